@@ -1,0 +1,258 @@
+"""Owners, bounds and rules: what would abort or crash in ggml is an exception here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pymagpie.errors import BackendError, DeviceError, ModelError
+from pymagpie.ggml import (
+    BF16,
+    F16,
+    F32,
+    I32,
+    Backend,
+    Buffer,
+    Context,
+    Graph,
+    check_threads,
+    default_threads,
+    find_device,
+    ggml_version,
+    list_devices,
+    ops,
+)
+from pymagpie.ggml.bindings import ggml
+
+
+@pytest.fixture
+def graph() -> Iterator[Graph]:
+    with Backend("cpu", 1) as backend, Graph(backend, 64) as made:
+        yield made
+
+
+def test_the_version_is_the_pinned_one() -> None:
+    assert ggml_version() == "0.15.3"
+
+
+def test_build_allocate_set_compute_get(device: str) -> None:
+    with Backend(device, 2) as backend, Graph(backend, 16) as graph:
+        a, b = graph.input(F32, (3, 2), "a"), graph.input(F32, (3, 4), "b")
+        product = graph.output(ops.mul_mat(graph.context, a, b), "product")
+        graph.allocate()
+        left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3)
+        for factor in (1, 2):
+            a.set(left * factor)
+            b.set(right)
+            graph.compute()
+            assert np.array_equal(product.get(), right @ left.T * factor)
+
+
+def test_devices_are_found_by_every_name() -> None:
+    cpu = find_device("cpu")
+    assert cpu in list_devices() and cpu.is_cpu and cpu.family == "cpu"
+    for name in ("CPU", "Cpu", " cpu ", "cpu:0", "cpu0", cpu):
+        assert find_device(name) == cpu
+    free, total = cpu.memory()
+    assert 0 < free <= total
+
+
+@pytest.mark.parametrize(("name", "error", "message"), [
+    ("cuda:99", DeviceError, "CPU"), ("cpu:1", DeviceError, "there are 1 of cpu"), ("abacus", ValueError, "CPU"),
+    ("", ValueError, "use auto"), (3, ValueError, "must be a name"), ("cuda;0", ValueError, "unknown device")])
+def test_unknown_devices_are_errors_that_list_the_known(name: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        find_device(name)  # type: ignore[arg-type]
+
+
+def test_an_absent_backend_names_the_tool_that_builds_it() -> None:
+    absent = {"cuda", "vulkan", "metal"} - {device.family for device in list_devices()}
+    for name in absent:
+        with pytest.raises(DeviceError, match=f"tools/build_ggml.py --backend {name}"):
+            find_device(name)
+
+
+def test_threads() -> None:
+    assert 1 <= default_threads() <= 8 and check_threads(None) == default_threads() and check_threads(3) == 3
+    for wrong in (0, -1, 513, 1.0, True, "2"):
+        with pytest.raises(ValueError, match="from 1 to 512"):
+            check_threads(wrong)  # type: ignore[arg-type]
+
+
+def test_a_full_context_is_an_exception() -> None:
+    with Context(2) as context:
+        context.new_tensor(F32, (1,))
+        context.new_tensor(F32, (1,))
+        with pytest.raises(BackendError, match="full"):
+            context.new_tensor(F32, (1,))
+
+
+@pytest.mark.parametrize("ne", [(0,), (-1, 2), (1 << 40, 1 << 40), (), (1, 1, 1, 1, 1)])
+def test_impossible_shapes_are_refused(ne: tuple[int, ...]) -> None:
+    with Context(1) as context, pytest.raises(ModelError):
+        context.new_tensor(F32, ne)
+
+
+def test_closed_owners_say_so() -> None:
+    backend = Backend("cpu", 1)
+    context = Context(2)
+    tensor = context.new_tensor(F32, (4,))
+    with pytest.raises(ValueError, match="no memory"):
+        tensor.get()
+    buffer = Buffer(context, backend)
+    buffer.clear()
+    assert tensor.get().tolist() == [0, 0, 0, 0]
+    graph = Graph(backend, 4)
+    node = graph.output(ops.scale(graph.context, tensor, 2.0))
+    with pytest.raises(ValueError, match="not allocated"):
+        graph.compute()
+    graph.allocate()
+    with pytest.raises(ValueError, match="already allocated"):
+        graph.allocate()
+    with pytest.raises(ValueError, match="nothing can be added"):
+        graph.expand(node)
+    graph.close()
+    for use in (graph.compute, node.get, graph.allocate):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    for _ in range(2):  # closing twice is fine
+        buffer.close()
+        backend.close()
+    for use in (tensor.get, buffer.clear, lambda: backend.handle, lambda: tensor.name):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    assert repr(tensor) == "Tensor(closed)"
+
+
+def test_set_and_get_stay_inside_the_tensor() -> None:
+    with Backend("cpu", 1) as backend:
+        context = Context(1)
+        tensor = context.new_tensor(F32, (4,), "t")
+        with Buffer(context, backend):
+            with pytest.raises(ValueError, match="do not fit"):
+                tensor.set(np.zeros(5, np.float32))
+            with pytest.raises(ValueError, match="do not fit"):
+                tensor.set(np.zeros(1, np.float32), offset=16)
+            with pytest.raises(ValueError, match="is f32; the data is float64"):
+                tensor.set(np.zeros(4))
+            with pytest.raises(ValueError, match="bytes"):
+                tensor.get_into(np.zeros(3, np.float32))
+
+
+def test_more_memory_than_free_is_refused(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
+    huge = graph.input(F32, (1 << 20, 1 << 20), "huge")
+    graph.output(ops.scale(graph.context, huge, 2.0))
+    with pytest.raises(BackendError, match=r"needs 4\.0 TiB on CPU, which has .* free|needs 8\.0 TiB"):
+        graph.allocate()
+    assert not graph.allocated
+
+
+@pytest.mark.parametrize("build", [
+    lambda c, t: ops.mul_mat(c, t(4, 2), t(3, 2)),
+    lambda c, t: ops.mul_mat(c, t(4, 2, 3), t(4, 2, 4)),
+    lambda c, t: ops.mul_mat(c, ops.transpose(c, t(4, 4)), t(4, 2)),
+    lambda c, t: ops.mul_mat(c, t(4, 2), t(4, 2, kind=I32)),
+    lambda c, t: ops.add(c, t(4, 2), t(3)),
+    lambda c, t: ops.add(c, t(4), t(4, kind=I32)),
+    lambda c, t: ops.sin(c, t(4, kind=F16)),
+    lambda c, t: ops.leaky_relu(c, ops.transpose(c, t(4, 3)), 0.1),
+    lambda c, t: ops.get_rows(c, t(4, 2), t(2)),
+    lambda c, t: ops.get_rows(c, t(4, 2), t(2, 2, kind=I32)),
+    lambda c, t: ops.set_rows(c, t(4, 8), t(3, 2), t(2, kind=I32)),
+    lambda c, t: ops.reshape(c, t(4, 2), 7),
+    lambda c, t: ops.view(c, t(4), (5,)),
+    lambda c, t: ops.view(c, t(4), (2,), offset=12),
+    lambda c, t: ops.view(c, t(4), (4, 4), (4,)),
+    lambda c, t: ops.view(c, t(4), (4,), offset=-4),
+    lambda c, t: ops.permute(c, t(4), 0, 1, 2, 2),
+    lambda c, t: ops.concat(c, t(4, 2), t(3, 2), 1),
+    lambda c, t: ops.concat(c, t(4, 2), t(4, 2, kind=F16), 1),
+    lambda c, t: ops.concat(c, t(4), t(4), 4),
+    lambda c, t: ops.repeat(c, t(3), t(4)),
+    lambda c, t: ops.cpy(c, t(3), t(4)),
+    lambda c, t: ops.im2col_1d(c, t(3, 2, 2), t(8, 3), 1),
+    lambda c, t: ops.im2col_1d(c, t(3, 2, 2), t(4, 2), 2),
+    lambda c, t: ops.conv_transpose_1d(c, t(3, 2, 2, kind=BF16), t(4, 2), 2),
+    lambda c, t: ops.conv_transpose_1d(c, t(3, 2, 2), t(4, 3), 2),
+    lambda c, t: ops.soft_max_ext(c, t(4, 2), t(4, 1), 1.0),
+    lambda c, t: ops.top_k(c, t(4), 5),
+    lambda c, t: ops.top_k(c, t(4), 0),
+    lambda c, t: ops.argmax(c, t(4, 2, 2)),
+])
+def test_broken_rules_are_model_errors(graph: Graph, build) -> None:
+    def tensor(*ne: int, kind: int = F32):
+        return graph.input(kind, ne, "t")
+
+    with pytest.raises(ModelError, match="t|must|operand"):
+        build(graph.context, tensor)
+
+
+def test_ggml_log_lines_reach_logging(caplog: pytest.LogCaptureFixture) -> None:
+    from pymagpie.ggml.bindings import _log_callback
+
+    with caplog.at_level(logging.DEBUG, "pymagpie.ggml"):
+        _log_callback(3, b"half a ", None)
+        _log_callback(5, b"line\nand another\n", None)
+    assert [(r.levelname, r.message) for r in caplog.records] == [("WARNING", "half a line"), ("WARNING", "and another")]
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, **environment})
+
+
+def test_a_malformed_vulkan_device_list_is_refused_before_ggml_sees_it() -> None:
+    done = run("import pymagpie.ggml", GGML_VK_VISIBLE_DEVICES="first")
+    assert done.returncode == 1 and "GGML_VK_VISIBLE_DEVICES is 'first'" in done.stderr
+
+
+def test_the_spin_count_is_set_unless_the_user_did() -> None:
+    script = "import os; import pymagpie.ggml; print(os.environ['GOMP_SPINCOUNT'])"
+    assert run(script, GOMP_SPINCOUNT="7").stdout == "7\n"
+    script = "import os; os.environ.pop('GOMP_SPINCOUNT', None)\n" + script
+    assert run(script).stdout == "1000\n"
+
+
+def test_a_cuda_builds_missing_symbol_does_not_stop_the_import() -> None:
+    done = run("""
+        import ctypes
+        from pymagpie.ggml.bindings import _MissingSymbol
+        library = ctypes.CDLL(None)
+        original = ctypes.CDLL.__getattr__
+        with _MissingSymbol():
+            stand_in = library.ggml_backend_cuda_allreduce_tensor
+            stand_in.argtypes = [ctypes.c_void_p]
+            try:
+                library.another_missing_function
+            except AttributeError:
+                print("others still fail")
+        assert ctypes.CDLL.__getattr__ is original
+        """)
+    assert done.stdout == "others still fail\n", done.stderr
+
+
+def test_import_is_fast_and_light() -> None:
+    done = run("""
+        import sys
+        import pymagpie
+        print(sorted({"numpy", "ggml", "gguf", "torch", "soundfile", "cffi", "huggingface_hub"} & set(sys.modules)))
+        """)
+    assert done.stdout == "[]\n"
+
+
+def test_only_the_ggml_package_imports_ggml_python() -> None:
+    from pathlib import Path
+
+    import pymagpie
+    package = Path(pymagpie.__file__).parent
+    offenders = [str(path) for path in package.rglob("*.py") if path.parent.name != "ggml"
+                 and any(line.strip().startswith(("import ggml", "from ggml")) for line in path.read_text().splitlines())]
+    assert offenders == []
+    assert ggml.__name__ == "ggml"
