@@ -1,0 +1,98 @@
+"""The decoder's layers from ggml's own operators.
+
+Activations are float32 with time fastest: ne [T, C], numpy (C, T). A layer reads its left context from a cache, and
+the copy that refreshes the cache is expanded right after the node that read the old value, before anything can read
+the new one: ggml runs nodes in the order of their expansion.
+
+Formulas: NeMo's CausalHiFiGANDecoder, as restated in the project's specification.
+"""
+
+from __future__ import annotations
+
+from ..ggml import Graph, Tensor, ops
+
+LEAKY_SLOPE = 0.01
+_ITEM = 4  # bytes of a float32
+
+
+def with_context(graph: Graph, cache: Tensor | None, x: Tensor) -> Tensor:
+    """x [T, C] behind the cached columns [n, C]: [n + T, C]. The cache then takes the last n columns of that.
+
+    Without a cache (a kernel of one tap) x itself.
+    """
+    if cache is None:
+        return x
+    ctx = graph.context
+    columns, frames = cache.ne[0], x.ne[0]
+    joined = ops.concat(ctx, cache, x, 0)
+    graph.expand(joined)
+    latest = ops.view(ctx, joined, (columns, x.ne[1]), (joined.nb[1],), frames * _ITEM)
+    graph.expand(ops.cpy(ctx, latest, cache))
+    return joined
+
+
+def conv1d(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilation: int) -> Tensor:
+    """A convolution without padding: kernel [k, Cin, Cout], bias [1, Cout], x [n + T, Cin], n = (k - 1) * dilation.
+
+    Columns in float32 and one matrix product: ``ggml_conv_1d`` would round the activations to f16.
+    """
+    ctx = graph.context
+    columns = ops.im2col_1d(ctx, kernel, x, dilation)
+    taps, inputs, outputs, _ = kernel.ne
+    matrix = ops.reshape(ctx, kernel, taps * inputs, outputs)
+    product = ops.set_precision_f32(ops.mul_mat(ctx, columns, matrix))
+    return ops.add(ctx, product, bias)
+
+
+def half_snake(graph: Graph, alpha: Tensor, inverse: Tensor, x: Tensor) -> Tensor:
+    """x + sin(alpha x)^2 / alpha on the lower half of the channels (rounded down), leaky ReLU on the others.
+
+    alpha and inverse [1, C] are zero on the upper half, so the snake leaves it alone and the leaky ReLU can follow in
+    place, on a block that is contiguous; it is expanded before any reader of the result. The five operators of the
+    snake in this order are what CUDA and Vulkan fuse.
+    """
+    ctx = graph.context
+    wave = ops.sqr(ctx, ops.sin(ctx, ops.mul(ctx, x, alpha)))
+    y = ops.add(ctx, x, ops.mul(ctx, wave, inverse))
+    frames, channels = y.ne[0], y.ne[1]
+    lower = channels // 2
+    upper = ops.view(ctx, y, (frames, channels - lower), offset=lower * frames * _ITEM)
+    graph.expand(ops.leaky_relu(ctx, upper, LEAKY_SLOPE, inplace=True))
+    return y
+
+
+def upsample_compact(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """The grouped transposed convolution, x [1 + T, Cin] with its frame before: [T * rate, Cout].
+
+    kernel [2 * e, rate, Cout], with e input channels a group: each block of *rate* samples is the frame before times
+    one half of the kernel plus the current frame times the other, so one batched product gives samples in time order.
+    """
+    ctx = graph.context
+    terms, rate, outputs, _ = kernel.ne
+    frames, group = x.ne[0] - 1, terms // 2
+    halves = [ops.permute(ctx, ops.view(ctx, x, (frames, group, outputs), (x.nb[1], group * x.nb[1]), shift * _ITEM),
+                          1, 0, 2, 3) for shift in (0, 1)]
+    pairs = ops.concat(ctx, halves[0], halves[1], 0)  # [2 * e, T, Cout]
+    product = ops.set_precision_f32(ops.mul_mat(ctx, kernel, pairs))  # [rate, T, Cout]
+    return ops.add(ctx, ops.reshape(ctx, product, rate * frames, outputs), bias)
+
+
+def upsample_dense(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, rate: int) -> Tensor:
+    """The transposed convolution as stored, kernel [2 * rate, Cout, Cin] and x [1 + T, Cin]: [T * rate, Cout].
+
+    The first and the last block of *rate* samples lack one of the two frames that make a block, so both are cut off.
+    """
+    ctx = graph.context
+    frames = x.ne[0] - 1
+    full = ops.conv_transpose_1d(ctx, kernel, x, rate)
+    inner = ops.view(ctx, full, (frames * rate, full.ne[1]), (full.nb[1],), rate * _ITEM)
+    return ops.add(ctx, ops.cont(ctx, inner), bias)
+
+
+def mean(graph: Graph, parts: list[Tensor]) -> Tensor:
+    """The mean of the residual stacks' outputs, summed in order."""
+    ctx = graph.context
+    total = parts[0]
+    for part in parts[1:]:
+        total = ops.add(ctx, total, part)
+    return ops.scale(ctx, total, 1.0 / len(parts)) if len(parts) > 1 else total
