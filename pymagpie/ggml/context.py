@@ -7,6 +7,7 @@ context its memory on a backend. A :class:`Tensor` is a light handle that dies w
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -125,6 +126,18 @@ def check_shape(ggml_type: int, ne: Sequence[int], name: str = "") -> int:
     return size
 
 
+_copies = threading.local()
+
+
+def host_copies() -> int:
+    """How many copies between host and device the calling thread has made; only differences mean something."""
+    return getattr(_copies, "count", 0)
+
+
+def _count_copy() -> None:
+    _copies.count = host_copies() + 1
+
+
 class Tensor:
     """A handle on a ``ggml_tensor``; valid while its context is open."""
 
@@ -196,6 +209,7 @@ class Tensor:
             raise ValueError(f"tensor {self.name!r} is {type_name(self.type)}; the data is {data.dtype}")
         self._check_range(offset, data.nbytes)
         if data.nbytes:
+            _count_copy()
             ggml.ggml_backend_tensor_set(self.pointer, data.ctypes.data, offset, data.nbytes)
 
     def get(self) -> np.ndarray:
@@ -206,6 +220,7 @@ class Tensor:
         dtype = DTYPES.get(self.type)
         data = np.empty(self.nbytes, np.uint8) if dtype is None else np.empty(self.shape, dtype)
         self._check_range(0, data.nbytes)
+        _count_copy()
         ggml.ggml_backend_tensor_get(self.pointer, data.ctypes.data, 0, data.nbytes)
         return data
 
@@ -214,6 +229,7 @@ class Tensor:
         if out.nbytes != self.nbytes or not out.flags.c_contiguous:
             raise ValueError(f"tensor {self.name!r} has {self.nbytes} bytes; the array has {out.nbytes}")
         self._check_range(0, out.nbytes)
+        _count_copy()
         ggml.ggml_backend_tensor_get(self.pointer, out.ctypes.data, 0, out.nbytes)
 
     def _check_range(self, offset: int, size: int) -> None:

@@ -183,7 +183,7 @@ def sum_rows(ctx: Context, a: Tensor) -> Tensor:
 
 
 def argmax(ctx: Context, a: Tensor) -> Tensor:
-    """The index of the largest of each row, the first of equals: i32 [ne1]. a must be a matrix."""
+    """The index of the largest of each row: i32 [ne1]. Which of equals is not promised. a must be a matrix."""
     _need_f32("argmax", a)
     if a.ne[2] != 1 or a.ne[3] != 1 or a.ne[0] > _INT_MAX or not a.contiguous:
         _fail("argmax", "the operand must be a contiguous matrix", a)
@@ -286,6 +286,15 @@ def repeat(ctx: Context, a: Tensor, like: Tensor) -> Tensor:
     return Tensor(ctx, ggml.ggml_repeat(ctx.take(), a.pointer, like.pointer))
 
 
+def repeat_4d(ctx: Context, a: Tensor, *ne: int) -> Tensor:
+    """a repeated to the shape *ne*."""
+    dims = (*ne, 1, 1, 1)[:4]
+    check_shape(a.type, dims)
+    if a.type not in (F32, F16) or any(n % own for n, own in zip(dims, a.ne, strict=True)):
+        _fail(f"repeat to {list(dims)}", "the operand must divide the wanted shape", a)
+    return Tensor(ctx, ggml.ggml_repeat_4d(ctx.take(), a.pointer, *dims))
+
+
 def cast(ctx: Context, a: Tensor, ggml_type: int) -> Tensor:
     """A contiguous copy of another type."""
     if a.type not in (*_FLOATS, I32) or ggml_type not in (*_FLOATS, I32):
@@ -303,15 +312,15 @@ def cpy(ctx: Context, source: Tensor, target: Tensor) -> Tensor:
 # -- convolution ---------------------------------------------------------------------------------------------------
 
 def im2col_1d(ctx: Context, kernel: Tensor, x: Tensor, dilation: int) -> Tensor:
-    """The columns of an unpadded, stride-1 convolution: kernel [k, cin, cout] (only its shape counts) and
-    x f32 [t, cin] give f32 [cin * k, t - (k - 1) * dilation]."""
+    """The columns of an unpadded, stride-1 convolution: kernel [k, cin, ...] (only its shape counts) and
+    x f32 [t, cin, batch] give f32 [cin * k, t - (k - 1) * dilation, batch]."""
     _need_f32("im2col", x)
-    if kernel.ne[1] != x.ne[1] or x.ne[2] != 1 or x.ne[3] != 1 or dilation < 1:
+    if kernel.ne[1] != x.ne[1] or x.ne[3] != 1 or dilation < 1:
         _fail("im2col", "the channels must agree", kernel, x)
     if x.ne[0] <= (kernel.ne[0] - 1) * dilation:
         _fail("im2col", f"the input is shorter than the kernel at dilation {dilation}", kernel, x)
-    if not x.contiguous:
-        _fail("im2col", "the input must be contiguous", kernel, x)
+    if x.nb[0] != 4:
+        _fail("im2col", "the input's rows must be contiguous", kernel, x)
     return Tensor(ctx, ggml.ggml_im2col(ctx.take(), kernel.pointer, x.pointer, 1, 0, 0, 0, dilation, 0, False, F32))
 
 

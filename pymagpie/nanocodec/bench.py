@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from .native_layers import NativeDecoder
 from .stream import StreamState, decode_stream, init_stream_graph
 
 MIN_ROUNDS = 3
+_SETTLE = 0.1  # seconds for which a BLAS keeps its threads spinning after a product, and somewhat more
 
 _PRODUCT = """
 import sys
@@ -35,7 +36,7 @@ b, c = a.T.copy(), np.empty_like(a)
 np.matmul(a, b, out=c)
 for _ in sys.stdin:
     best = 1e9
-    for _ in range(8):
+    for _ in range(4):
         start = perf_counter()
         np.matmul(a, b, out=c)
         best = min(best, perf_counter() - start)
@@ -62,7 +63,9 @@ class MatrixProduct:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        rate = float(self._process.stdout.readline())
+        sleep(_SETTLE)
+        return rate
 
     def close(self) -> None:
         self._process.communicate()
@@ -87,16 +90,22 @@ def flop_per_frame(config: CodecConfig) -> int:
 
 
 def bench_codec(path: str | Path, *, device: str = "auto", threads: int | None = None,
-                chunks: Sequence[int] = (1, 4, 16, 64), kernels: Sequence[str] = ("native", "stock"),
+                chunks: Sequence[int] = (1, 4, 16, 64), kernels: Sequence[str] = ("auto", "stock"),
                 torch: bool = False, seconds: float = 10.0) -> dict[str, Any]:
-    """Decode chunks of *chunks* frames with each of *kernels* in turn, for about *seconds* a size.
+    """Decode chunks of *chunks* frames with each of *kernels* in turn (a formulation once), for *seconds* a size.
 
     *torch* adds PyTorch's convolutions on the same weights (CPU, no streaming state). Returns what ``pymagpie bench
     codec --json`` prints: per chunk size the medians in milliseconds, RTFx, GFLOP/s and the share of the matrix
     product's rate measured beside them (on the CPU). Raises as :meth:`NanoCodec.load` does.
     """
-    codecs = [NanoCodec.load(path, device, threads, name) for name in kernels]
+    codecs: list[NanoCodec] = []
     try:
+        for name in kernels:
+            codec = NanoCodec.load(path, device, threads, name)
+            if codec.kernels in [other.kernels for other in codecs]:
+                codec.close()
+            else:
+                codecs.append(codec)
         first = codecs[0]
         on_cpu = first.backend.device.is_cpu
         report: dict[str, Any] = {
@@ -135,11 +144,11 @@ def _bench_chunk(path: str | Path, codecs: list[NanoCodec], frames: int, torch: 
             run()
         end = perf_counter() + seconds
         while len(rates) < MIN_ROUNDS or perf_counter() < end:
-            rates.append(product.gflops() if product else 0.0)
             for name, run in runs.items():
                 start = perf_counter()
                 run()
                 times[name].append(perf_counter() - start)
+            rates.append(product.gflops() if product else 0.0)
     finally:
         for owner in owners:
             owner.close()

@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from ..ggml import F32, Backend, GGUFFile, Graph, Tensor
+from ..ggml import F32, Backend, GGUFFile, Graph, Tensor, ops
 from . import layers
 from .config import BlockSpec, CacheSpec, CodecConfig, ConvSpec, StageSpec
 from .weights import StockWeights
 
-KERNELS = ("auto", "native", "stock", "dense")
-"""What ``NanoCodec.load(kernels=...)`` takes: the best there is, our native CPU kernels, ggml's own operators, or
-those with the upsamplers kept dense (a debug switch, to measure what the compact form gains)."""
+KERNELS = ("auto", "native", "batched", "stock", "dense")
+"""What ``NanoCodec.load(kernels=...)`` takes: the best for the device; our native CPU kernels; ggml's own operators
+with the residual stacks of short chunks batched, for GPUs; without batching; or also with the upsamplers kept dense (a
+debug switch, to measure what the compact form gains)."""
 
 Caches = dict[str, Tensor]
 
@@ -31,15 +32,19 @@ class Decoder(ABC):
     def __init__(self, config: CodecConfig, backend: Backend) -> None:
         self.config, self.backend = config, backend
 
+    def cache_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape (ggml order) of every cache of a stream, as this formulation keeps them."""
+        return {spec.name: self.cache_ne(spec) for spec in self.config.cache_plan()}
+
     @abstractmethod
     def cache_ne(self, spec: CacheSpec) -> tuple[int, int]:
-        """The shape (ggml order) in which this formulation keeps a cache."""
+        """The shape (ggml order) in which this formulation keeps one cache of the plan."""
 
     @abstractmethod
     def build(self, graph: Graph, caches: Caches, frames: int) -> tuple[Tensor, Tensor]:
         """Build the graph of *frames* frames: its input for the latents and its output, *frames* * samples_per_frame
-        float32 samples before the clamp. *caches* has a tensor for each entry of the plan; the graph reads each as
-        left context and then refreshes it."""
+        float32 samples before the clamp. *caches* has the tensors of :meth:`cache_shapes`; the graph reads each
+        as left context and then refreshes it."""
 
     @abstractmethod
     def arrange(self, latents: np.ndarray) -> np.ndarray:
@@ -67,10 +72,11 @@ class Decoder(ABC):
 class StockDecoder(Decoder):
     """The decoder from ggml's own operators, activations with time fastest (ne [T, C])."""
 
-    def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False) -> None:
+    def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False,
+                 batched: bool = False) -> None:
         super().__init__(config, backend)
         self.name = "dense" if dense else "stock"
-        self.weights = StockWeights(config, file, backend, dense)
+        self.weights = StockWeights(config, file, backend, dense, batched)
 
     def cache_ne(self, spec: CacheSpec) -> tuple[int, int]:
         return spec.columns, spec.channels
@@ -100,6 +106,9 @@ class StockDecoder(Decoder):
             x = layers.upsample_compact(graph, kernel, bias, x)
         else:
             x = layers.upsample_dense(graph, kernel, bias, x, stage.rate)
+        return self._residual(graph, caches, stage, x)
+
+    def _residual(self, graph: Graph, caches: Caches, stage: StageSpec, x: Tensor) -> Tensor:
         return layers.mean(graph, [self._stack(graph, caches, stack, x) for stack in stage.stacks])
 
     def _stack(self, graph: Graph, caches: Caches, stack: tuple[BlockSpec, ...], x: Tensor) -> Tensor:
@@ -108,7 +117,7 @@ class StockDecoder(Decoder):
             y = self._conv(graph, caches, block.input_conv, y)
             y = self._activation(graph, block.skip_activation, y)
             y = self._conv(graph, caches, block.skip_conv, y)
-            x = layers.ops.add(graph.context, x, y)
+            x = ops.add(graph.context, x, y)
         return x
 
     def _conv(self, graph: Graph, caches: Caches, conv: ConvSpec, x: Tensor) -> Tensor:
@@ -144,4 +153,8 @@ def select_decoder(config: CodecConfig, file: GGUFFile, backend: Backend, kernel
 
         if kernels == "native" or not unavailable(backend):
             return NativeDecoder(config, file, backend)
+    if kernels == "batched" or (kernels == "auto" and not backend.device.is_cpu):
+        from .batched import BatchedDecoder
+
+        return BatchedDecoder(config, file, backend)
     return StockDecoder(config, file, backend, dense=kernels == "dense")

@@ -18,15 +18,15 @@ _ITEM = 4  # bytes of a float32
 def with_context(graph: Graph, cache: Tensor | None, x: Tensor) -> Tensor:
     """x [T, C] behind the cached columns [n, C]: [n + T, C]. The cache then takes the last n columns of that.
 
-    Without a cache (a kernel of one tap) x itself.
+    Both may have a further dimension, and the cache may be a strided view. Without a cache (a kernel of one tap) x
+    itself.
     """
     if cache is None:
         return x
     ctx = graph.context
-    columns, frames = cache.ne[0], x.ne[0]
     joined = ops.concat(ctx, cache, x, 0)
     graph.expand(joined)
-    latest = ops.view(ctx, joined, (columns, x.ne[1]), (joined.nb[1],), frames * _ITEM)
+    latest = ops.view(ctx, joined, (cache.ne[0], *x.ne[1:3]), joined.nb[1:3], x.ne[0] * _ITEM)
     graph.expand(ops.cpy(ctx, latest, cache))
     return joined
 
@@ -44,21 +44,35 @@ def conv1d(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilation: int)
     return ops.add(ctx, product, bias)
 
 
+def conv1d_batched(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilation: int) -> Tensor:
+    """One convolution in each of n stacks: kernel [k, C, C, n], bias [1, n, C], x [m + T, n, C]: [T, n, C]."""
+    ctx = graph.context
+    taps, inputs, outputs, stacks = kernel.ne
+    columns = ops.im2col_1d(ctx, kernel, ops.permute(ctx, x, 0, 2, 1, 3), dilation)
+    matrix = ops.reshape(ctx, kernel, taps * inputs, outputs, stacks)
+    product = ops.set_precision_f32(ops.mul_mat(ctx, columns, matrix))  # [T, C, n]
+    return ops.add(ctx, ops.permute(ctx, product, 0, 2, 1, 3), bias)
+
+
 def half_snake(graph: Graph, alpha: Tensor, inverse: Tensor, x: Tensor) -> Tensor:
     """x + sin(alpha x)^2 / alpha on the lower half of the channels (rounded down), leaky ReLU on the others.
 
-    alpha and inverse [1, C] are zero on the upper half, so the snake leaves it alone and the leaky ReLU can follow in
-    place, on a block that is contiguous; it is expanded before any reader of the result. The five operators of the
-    snake in this order are what CUDA and Vulkan fuse.
+    x [T, C] with alpha and inverse [1, C], or x [T, n, C] with [1, n, C]. alpha and inverse are zero on the upper half,
+    so the snake leaves it alone and the leaky ReLU can follow in place, on a block that is contiguous; it is expanded
+    before any reader of the result. The five operators of the snake, in this order and on matrices, are what CUDA and
+    Vulkan fuse.
     """
     ctx = graph.context
-    wave = ops.sqr(ctx, ops.sin(ctx, ops.mul(ctx, x, alpha)))
-    y = ops.add(ctx, x, ops.mul(ctx, wave, inverse))
-    frames, channels = y.ne[0], y.ne[1]
-    lower = channels // 2
-    upper = ops.view(ctx, y, (frames, channels - lower), offset=lower * frames * _ITEM)
+    frames, *dims = x.ne[:3]
+    rows = dims[0] * dims[1]
+    flat = x if dims[1] == 1 else ops.reshape(ctx, x, frames, rows)
+    wave = ops.sqr(ctx, ops.sin(ctx, ops.mul(ctx, flat, alpha)))
+    y = ops.add(ctx, flat, ops.mul(ctx, wave, inverse))
+    stacks, channels = (1, dims[0]) if dims[1] == 1 else dims
+    lower = channels // 2 * stacks
+    upper = ops.view(ctx, y, (frames, rows - lower), offset=lower * frames * _ITEM)
     graph.expand(ops.leaky_relu(ctx, upper, LEAKY_SLOPE, inplace=True))
-    return y
+    return y if dims[1] == 1 else ops.reshape(ctx, y, frames, *dims)
 
 
 def upsample_compact(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor) -> Tensor:
@@ -87,6 +101,20 @@ def upsample_dense(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, rate: 
     full = ops.conv_transpose_1d(ctx, kernel, x, rate)
     inner = ops.view(ctx, full, (frames * rate, full.ne[1]), (full.nb[1],), rate * _ITEM)
     return ops.add(ctx, ops.cont(ctx, inner), bias)
+
+
+def fan_out(graph: Graph, x: Tensor, like: Tensor) -> Tensor:
+    """x [T, C] once for each stack: [T, n, C], n the dimension 1 of *like* [1, n, C]."""
+    ctx = graph.context
+    frames, channels = x.ne[:2]
+    return ops.repeat_4d(ctx, ops.reshape(ctx, x, frames, 1, channels), frames, like.ne[1], channels)
+
+
+def mean_of_stacks(graph: Graph, x: Tensor) -> Tensor:
+    """The mean of x [T, n, C] over its stacks, summed in order: [T, C]."""
+    frames, stacks, channels, _ = x.ne
+    return mean(graph, [ops.view(graph.context, x, (frames, channels), (x.nb[2],), stack * x.nb[1])
+                        for stack in range(stacks)])
 
 
 def mean(graph: Graph, parts: list[Tensor]) -> Tensor:

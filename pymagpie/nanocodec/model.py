@@ -74,7 +74,7 @@ class NanoCodec:
         """Load a NanoCodec GGUF.
 
         *device* as for :func:`pymagpie.ggml.find_device`; *threads* counts on the CPU (default: min(8, physical
-        cores, cgroup quota)); *kernels* is ``auto``, ``native``, ``stock`` or ``dense``.
+        cores, cgroup quota)); *kernels* is one of :data:`~pymagpie.nanocodec.decoder.KERNELS`.
 
         Raises :class:`ModelNotFoundError`, :class:`ModelError`, :class:`DeviceError`, :class:`BackendError` and
         ``ValueError`` (a bad argument).
@@ -113,7 +113,7 @@ class NanoCodec:
 
     @property
     def kernels(self) -> str:
-        """The formulation in use: ``native``, ``stock`` or ``dense``."""
+        """The formulation in use: ``native``, ``batched``, ``stock`` or ``dense``."""
         return self.decoder.name
 
     @property

@@ -47,14 +47,12 @@ class StreamState:
 
     def _allocate(self) -> None:
         decoder = self.codec.decoder
-        config = decoder.config
-        config.check()
-        plan = config.cache_plan()
-        context = Context(max(1, len(plan)))
+        decoder.config.check()
+        shapes = decoder.cache_shapes()
+        context = Context(max(1, len(shapes)))
         try:
-            self.caches = {spec.name: context.new_tensor(F32, decoder.cache_ne(spec), f"cache.{spec.name}")
-                           for spec in plan}
-            if not plan:  # every kernel has one tap: a buffer still marks the state as open
+            self.caches = {name: context.new_tensor(F32, ne, f"cache.{name}") for name, ne in shapes.items()}
+            if not shapes:  # every kernel has one tap: a buffer still marks the state as open
                 context.new_tensor(F32, (1,), "cache.none")
             self._buffer = Buffer(context, decoder.backend, "the caches of a stream")
         except BaseException:

@@ -1,20 +1,22 @@
 """The decoder's weights: checked against the topology, then loaded into one backend buffer.
 
-Convolution kernels become float32 matrices whatever the file holds: on a CPU that is twice as fast as f16, which ggml
-would multiply through rounded activations. A transposed convolution is stored dense but is grouped in the published
-models, two input channels to an output channel; such a kernel is found out here and kept compact.
+Convolution kernels become float32 whatever the file holds. With f16 kernels ggml would round the activations too, and
+it is no faster: on a CPU it takes twice as long for these shapes, on an H200 a tenth more. A transposed convolution is
+stored dense but is grouped in the published models, two input channels to an output channel; such a kernel is found out
+here and kept compact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ..errors import ModelError
 from ..ggml import BF16, F16, F32, Q8_0, Backend, Buffer, Context, GGUFFile, Tensor, type_name
-from .config import CodecConfig, ConvSpec, StageSpec
+from .config import CodecConfig, StageSpec
 
 _KINDS = (F32, F16, Q8_0, BF16)
 
@@ -86,62 +88,99 @@ def compact_kernel(dense: Array, rate: int) -> Array | None:
     return np.ascontiguousarray(halves[:, :, ::-1].transpose(0, 3, 2, 1).reshape(outputs, rate, 2 * group))
 
 
-# What to load: a tensor's name, its shape on the device (ggml order), and what reads its values.
-_Load = tuple[str, tuple[int, ...], Callable[[], Array]]
+@dataclass(frozen=True)
+class _Load:
+    """A float32 tensor to be: its name, its shape (ggml order), and what reads its values, in any shape."""
+
+    name: str
+    ne: tuple[int, ...]
+    read: Callable[[], Array]
 
 
 class StockWeights:
     """The weights in the form that ggml's own operators take, in one buffer on *backend*."""
 
-    def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False) -> None:
-        """*dense* keeps every upsampler dense, to compare with the compact form.
+    def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False,
+                 batched: bool = False) -> None:
+        """*dense* keeps every upsampler dense, to compare with the compact form; *batched* adds the residual stacks'
+        weights joined (see :func:`joined_name`).
 
         Raises :class:`ModelError` for tensors that are missing or misshapen and :class:`BackendError` when they do not
         fit the device.
         """
         check_tensors(config, file)
+        self._file = file
         self._tensors: dict[str, Tensor] = {}
         self.compact: set[int] = set()
         """Indices of the stages whose upsampler is grouped."""
         loads: list[_Load] = []
         for conv in config.convs():
-            loads += self._conv(file, conv)
+            loads += [_Load(f"{conv.name}.w", (conv.kernel, conv.in_channels, conv.out_channels),
+                            partial(read_f32, file, f"{conv.name}.w")), self._bias(conv.name, conv.out_channels)]
         for stage in config.stages():
-            loads += self._upsampler(file, stage, dense)
+            loads += self._upsampler(stage, dense)
+            loads += self._joined(stage) if batched else []
         for name, channels in config.activations().items():
-            alpha, inverse = half_snake_parameters(file, name, channels)
-            loads += [(f"{name}.alpha", (1, channels), partial(np.asarray, alpha)),
-                      (f"{name}.alpha_inv", (1, channels), partial(np.asarray, inverse))]
+            loads += self._half_snake(name, half_snake_parameters(file, name, channels))
+        self._load(loads, backend)
+
+    def _load(self, loads: list[_Load], backend: Backend) -> None:
         context = Context(len(loads))
         try:
-            for name, ne, _read in loads:
-                self._tensors[name] = context.new_tensor(F32, ne, name)
+            for load in loads:
+                self._tensors[load.name] = context.new_tensor(F32, load.ne, load.name)
             self.buffer = Buffer(context, backend, "the codec's weights")
         except BaseException:
             context.close()
             raise
         try:
-            for name, _ne, read in loads:
-                self._tensors[name].set(read())
+            for load in loads:
+                self._tensors[load.name].set(load.read())
         except BaseException:
             self.buffer.close()
             raise
 
-    @staticmethod
-    def _conv(file: GGUFFile, conv: ConvSpec) -> list[_Load]:
-        kernel, bias = f"{conv.name}.w", f"{conv.name}.b"
-        return [(kernel, (conv.kernel, conv.in_channels, conv.out_channels), partial(read_f32, file, kernel)),
-                (bias, (1, conv.out_channels), partial(read_f32, file, bias))]
+    def _bias(self, name: str, channels: int) -> _Load:
+        return _Load(f"{name}.b", (1, channels), partial(read_f32, self._file, f"{name}.b"))
 
-    def _upsampler(self, file: GGUFFile, stage: StageSpec, dense: bool) -> list[_Load]:
-        name, bias = f"{stage.upsampler}.w", f"{stage.upsampler}.b"
-        stored = read_f32(file, name).reshape(stage.in_channels, stage.out_channels, 2 * stage.rate)
+    @staticmethod
+    def _half_snake(name: str, parameters: tuple[Array, Array]) -> list[_Load]:
+        return [_Load(f"{name}.{part}", (1, values.size), partial(np.asarray, values))
+                for part, values in zip(("alpha", "alpha_inv"), parameters, strict=True)]
+
+    def _upsampler(self, stage: StageSpec, dense: bool) -> list[_Load]:
+        name = f"{stage.upsampler}.w"
+        stored = read_f32(self._file, name).reshape(stage.in_channels, stage.out_channels, 2 * stage.rate)
         compact = None if dense else compact_kernel(stored, stage.rate)
         if compact is not None:
             self.compact.add(stage.index)
         kernel = stored if compact is None else compact
-        return [(name, tuple(reversed(kernel.shape)), partial(np.asarray, kernel)),
-                (bias, (1, stage.out_channels), partial(read_f32, file, bias))]
+        return [_Load(name, tuple(reversed(kernel.shape)), partial(np.asarray, kernel)),
+                self._bias(stage.upsampler, stage.out_channels)]
+
+    def _joined(self, stage: StageSpec) -> list[_Load]:
+        loads = []
+        stacks, channels = len(stage.stacks), stage.out_channels
+        for blocks in zip(*stage.stacks, strict=True):
+            for convs in ([block.input_conv for block in blocks], [block.skip_conv for block in blocks]):
+                taps = max(conv.kernel for conv in convs)
+                name = joined_name(convs[0].name)
+                loads += [_Load(f"{name}.w", (taps, channels, channels, stacks),
+                                partial(self._join_kernels, [conv.name for conv in convs], taps)),
+                          _Load(f"{name}.b", (1, stacks, channels),
+                                partial(self._interleave, [f"{conv.name}.b" for conv in convs]))]
+            for names in ([block.input_activation for block in blocks], [block.skip_activation for block in blocks]):
+                pairs = [half_snake_parameters(self._file, name, channels) for name in names]
+                alpha, inverse = (np.stack(values, axis=1).ravel() for values in zip(*pairs, strict=True))
+                loads += self._half_snake(joined_name(names[0]), (alpha, inverse))
+        return loads
+
+    def _join_kernels(self, names: list[str], taps: int) -> Array:
+        kernels = [read_f32(self._file, f"{name}.w") for name in names]
+        return np.stack([np.pad(kernel, ((0, 0), (0, 0), (taps - kernel.shape[2], 0))) for kernel in kernels])
+
+    def _interleave(self, names: list[str]) -> Array:
+        return np.stack([read_f32(self._file, name).ravel() for name in names], axis=1)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -156,3 +195,13 @@ class StockWeights:
 
     def close(self) -> None:
         self.buffer.close()
+
+
+def joined_name(name: str) -> str:
+    """The name of what the stacks of a stage share, from the first stack's: ``dec.res.1.0.2.ic`` -> ``dec.res.1.2.ic``.
+
+    Joined kernels are [taps, C, C, n] for n stacks, the shorter ones behind zero taps, which look further back; biases
+    and half-snakes have the stack before the channel: [1, n, C].
+    """
+    head, stage, _stack, block, part = name.rsplit(".", 4)
+    return f"{head}.{stage}.{block}.{part}"

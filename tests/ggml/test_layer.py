@@ -65,7 +65,8 @@ def test_devices_are_found_by_every_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "error", "message"), [
-    ("cuda:99", DeviceError, "CPU"), ("cpu:1", DeviceError, "there are 1 of cpu"), ("abacus", ValueError, "CPU"),
+    ("cuda:99", DeviceError, "CPU|of cuda"), ("cpu:1", DeviceError, "there are 1 of cpu"),
+    ("abacus", ValueError, "CPU"),
     ("", ValueError, "use auto"), (3, ValueError, "must be a name"), ("cuda;0", ValueError, "unknown device")])
 def test_unknown_devices_are_errors_that_list_the_known(name: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
@@ -200,7 +201,8 @@ def test_ggml_log_lines_reach_logging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "pymagpie.ggml"):
         _log_callback(3, b"half a ", None)
         _log_callback(5, b"line\nand another\n", None)
-    assert [(r.levelname, r.message) for r in caplog.records] == [("WARNING", "half a line"), ("WARNING", "and another")]
+    lines = [(record.levelname, record.message) for record in caplog.records]
+    assert lines == [("WARNING", "half a line"), ("WARNING", "and another")]
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess:
@@ -252,7 +254,8 @@ def test_only_the_ggml_package_imports_ggml_python() -> None:
 
     import pymagpie
     package = Path(pymagpie.__file__).parent
-    offenders = [str(path) for path in package.rglob("*.py") if path.parent.name != "ggml"
-                 and any(line.strip().startswith(("import ggml", "from ggml")) for line in path.read_text().splitlines())]
+    lines = ((path, line.strip()) for path in package.rglob("*.py") if path.parent.name != "ggml"
+             for line in path.read_text().splitlines())
+    offenders = [str(path) for path, line in lines if line.startswith(("import ggml", "from ggml"))]
     assert offenders == []
     assert ggml.__name__ == "ggml"

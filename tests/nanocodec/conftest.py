@@ -30,7 +30,7 @@ def utterances(golden: Callable[[str], Path]) -> dict[str, Utterance]:
             for name in ("t37", "t3", "t1")}
 
 
-@pytest.fixture(params=["stock", "native"])
+@pytest.fixture(params=["stock", "batched", "native"])
 def kernels(request: pytest.FixtureRequest, device: str) -> str:
     """Each formulation that the device has."""
     from pymagpie import native

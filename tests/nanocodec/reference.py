@@ -26,8 +26,8 @@ def decode(path: Path, codes: np.ndarray) -> np.ndarray:
     def half_snake(name: str, x: np.ndarray) -> np.ndarray:
         half = len(x) // 2
         alpha, inverse = (tensors[f"{name}.{part}"].reshape(-1, 1) for part in ("alpha", "alpha_inv"))
-        upper = x[half:]
-        return np.concatenate([x[:half] + inverse * np.sin(alpha * x[:half])**2, np.where(upper > 0, upper, 0.01 * upper)])
+        lower, upper = x[:half], x[half:]
+        return np.concatenate([lower + inverse * np.sin(alpha * lower)**2, np.where(upper > 0, upper, 0.01 * upper)])
 
     def upsample(name: str, x: np.ndarray, rate: int) -> np.ndarray:
         kernel = tensors[f"{name}.w"]  # (in, out, taps)

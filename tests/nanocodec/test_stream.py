@@ -19,13 +19,17 @@ from pymagpie.ggml.bindings import ggml
 from pymagpie.nanocodec import OFFLINE_FRAMES, StreamState, decode_stream, init_stream_graph
 
 GPU_TOLERANCE = 2e-4  # a GPU's matrix product may depend on its size
+BATCHED_TOLERANCE = 2e-5  # short chunks sum in another order than long ones
 
 
-def assert_same(device: str, actual: np.ndarray, expected: np.ndarray) -> None:
-    if device == "cpu":
-        assert np.array_equal(actual, expected)
-    else:
+def assert_same(codec: NanoCodec, actual: np.ndarray, expected: np.ndarray) -> None:
+    """Bit for bit on the CPU, but for the formulation that changes with the chunk size."""
+    if codec.device != "CPU":
         assert np.abs(actual - expected).max() <= GPU_TOLERANCE
+    elif codec.kernels == "batched":
+        assert np.abs(actual - expected).max() <= BATCHED_TOLERANCE
+    else:
+        assert np.array_equal(actual, expected)
 
 
 def random_codes(codec: NanoCodec, frames: int, seed: int = 0) -> np.ndarray:
@@ -39,8 +43,8 @@ def test_any_chunking_gives_the_offline_samples(golden, utterances: dict[str, Ut
     with NanoCodec.load(golden(f"nanocodec-tiny.{outtype}.gguf"), device, threads=2, kernels=kernels) as codec:
         offline = codec.decode(codes)
         for chunk in (1, 2, 3, 4, 7, 16, 37, 50):
-            assert_same(device, np.concatenate(list(codec.stream(codes, chunk))), offline)
-        assert_same(device, np.concatenate(list(codec.stream(codes, 16, first_chunk_frames=1))), offline)
+            assert_same(codec, np.concatenate(list(codec.stream(codes, chunk))), offline)
+        assert_same(codec, np.concatenate(list(codec.stream(codes, 16, first_chunk_frames=1))), offline)
         for sizes in ((1, 4, 16, 3, 7, 6), (16, 1, 1, 2, 16, 1), (5, 32)):
             with StreamState(codec) as state:
                 graphs = {size: init_stream_graph(state, size) for size in set(sizes)}
@@ -49,7 +53,7 @@ def test_any_chunking_gives_the_offline_samples(golden, utterances: dict[str, Ut
                     pieces.append(decode_stream(state, graphs[size], codes[start:start + size]))
                     start += size
                 assert start == len(codes)
-                assert_same(device, np.concatenate(pieces), offline)
+                assert_same(codec, np.concatenate(pieces), offline)
 
 
 def test_an_iterator_of_frames_streams_as_they_come(codec: NanoCodec, utterances: dict[str, Utterance]) -> None:
@@ -67,7 +71,7 @@ def test_an_iterator_of_frames_streams_as_they_come(codec: NanoCodec, utterances
     rest = list(stream)
     assert [len(chunk) // codec.samples_per_frame for chunk in rest] == [4] * 8 + [1]
     whole = codec.decode(codes)
-    assert np.array_equal(np.concatenate([first, *rest]), whole) or codec.device != "CPU"
+    assert_same(codec, np.concatenate([first, *rest]), whole)
 
 
 def test_long_input_decodes_in_bounded_chunks(tiny: NanoCodec) -> None:
@@ -122,7 +126,7 @@ def test_building_a_graph_in_mid_stream_leaves_the_caches_alone(codec: NanoCodec
     with StreamState(codec) as state:
         start = decode_stream(state, init_stream_graph(state, 3), codes[:3])
         end = decode_stream(state, init_stream_graph(state, 5), codes[3:])
-    assert_same("cpu" if codec.device == "CPU" else "gpu", np.concatenate([start, end]), codec.decode(codes))
+    assert_same(codec, np.concatenate([start, end]), codec.decode(codes))
 
 
 def test_a_chunk_costs_two_host_copies(codec: NanoCodec, utterances: dict[str, Utterance],
