@@ -10,7 +10,6 @@ Shapes are given in ggml's ne order, fastest dimension first.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -311,17 +310,18 @@ def cpy(ctx: Context, source: Tensor, target: Tensor) -> Tensor:
 
 # -- convolution ---------------------------------------------------------------------------------------------------
 
-def im2col_1d(ctx: Context, kernel: Tensor, x: Tensor, dilation: int) -> Tensor:
+def im2col_1d(ctx: Context, kernel: Tensor, x: Tensor, dilation: int, ggml_type: int = F32) -> Tensor:
     """The columns of an unpadded, stride-1 convolution: kernel [k, cin, ...] (only its shape counts) and
-    x f32 [t, cin, batch] give f32 [cin * k, t - (k - 1) * dilation, batch]."""
+    x f32 [t, cin, batch] give f32 or f16 [cin * k, t - (k - 1) * dilation, batch]."""
     _need_f32("im2col", x)
-    if kernel.ne[1] != x.ne[1] or x.ne[3] != 1 or dilation < 1:
+    if kernel.ne[1] != x.ne[1] or x.ne[3] != 1 or dilation < 1 or ggml_type not in (F32, F16):
         _fail("im2col", "the channels must agree", kernel, x)
     if x.ne[0] <= (kernel.ne[0] - 1) * dilation:
         _fail("im2col", f"the input is shorter than the kernel at dilation {dilation}", kernel, x)
     if x.nb[0] != 4:
         _fail("im2col", "the input's rows must be contiguous", kernel, x)
-    return Tensor(ctx, ggml.ggml_im2col(ctx.take(), kernel.pointer, x.pointer, 1, 0, 0, 0, dilation, 0, False, F32))
+    return Tensor(ctx, ggml.ggml_im2col(ctx.take(), kernel.pointer, x.pointer, 1, 0, 0, 0, dilation, 0, False,
+                                        ggml_type))
 
 
 def conv_transpose_1d(ctx: Context, kernel: Tensor, x: Tensor, stride: int) -> Tensor:
@@ -333,20 +333,3 @@ def conv_transpose_1d(ctx: Context, kernel: Tensor, x: Tensor, stride: int) -> T
     if not (kernel.contiguous and x.contiguous):
         _fail("conv_transpose_1d", "both operands must be contiguous", kernel, x)
     return Tensor(ctx, ggml.ggml_conv_transpose_1d(ctx.take(), kernel.pointer, x.pointer, stride, 0, 1))
-
-
-# -- our own kernels -----------------------------------------------------------------------------------------------
-
-def custom(ctx: Context, ggml_type: int, ne: Sequence[int], sources: Sequence[Tensor], function: int,
-           userdata: int, keep: Any = None) -> Tensor:
-    """``ggml_custom_4d``: a node computed by the C function at address *function* with the pointer *userdata*.
-
-    CPU only. *keep* is held by the context, so that what *userdata* points to lives as long as the node.
-    """
-    check_shape(ggml_type, ne)
-    dims = [*ne, 1, 1, 1][:4]
-    arguments = (ctypes.POINTER(ggml.ggml_tensor) * len(sources))(*(source.pointer for source in sources))
-    callback = ggml.ggml_custom_op_t(function)
-    ctx.keep.append((keep, callback))
-    return Tensor(ctx, ggml.ggml_custom_4d(ctx.take(), ggml_type, *dims, arguments, len(sources), callback,
-                                           ggml.GGML_N_TASKS_MAX, userdata))

@@ -73,10 +73,10 @@ class StockDecoder(Decoder):
     """The decoder from ggml's own operators, activations with time fastest (ne [T, C])."""
 
     def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False,
-                 batched: bool = False) -> None:
+                 joined_type: int | None = None) -> None:
         super().__init__(config, backend)
         self.name = "dense" if dense else "stock"
-        self.weights = StockWeights(config, file, backend, dense, batched)
+        self.weights = StockWeights(config, file, backend, dense, joined_type)
 
     def cache_ne(self, spec: CacheSpec) -> tuple[int, int]:
         return spec.columns, spec.channels

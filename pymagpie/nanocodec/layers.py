@@ -45,10 +45,13 @@ def conv1d(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilation: int)
 
 
 def conv1d_batched(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilation: int) -> Tensor:
-    """One convolution in each of n stacks: kernel [k, C, C, n], bias [1, n, C], x [m + T, n, C]: [T, n, C]."""
+    """One convolution in each of n stacks: kernel [k, C, C, n], bias [1, n, C], x [m + T, n, C]: [T, n, C].
+
+    The columns take the kernel's type, because a GPU's fast f16 product wants both sides alike.
+    """
     ctx = graph.context
     taps, inputs, outputs, stacks = kernel.ne
-    columns = ops.im2col_1d(ctx, kernel, ops.permute(ctx, x, 0, 2, 1, 3), dilation)
+    columns = ops.im2col_1d(ctx, kernel, ops.permute(ctx, x, 0, 2, 1, 3), dilation, kernel.type)
     matrix = ops.reshape(ctx, kernel, taps * inputs, outputs, stacks)
     product = ops.set_precision_f32(ops.mul_mat(ctx, columns, matrix))  # [T, C, n]
     return ops.add(ctx, ops.permute(ctx, product, 0, 2, 1, 3), bias)

@@ -1,7 +1,8 @@
 """The decoder's weights: checked against the topology, then loaded into one backend buffer.
 
 Convolution kernels become float32 whatever the file holds. With f16 kernels ggml would round the activations too, and
-it is no faster: on a CPU it takes twice as long for these shapes, on an H200 a tenth more. A transposed convolution is
+it is no faster: on a CPU it takes twice as long for these shapes, on an H200 a tenth more. The joined kernels of short
+chunks are another matter: there f16 halves the time on an H200. A transposed convolution is
 stored dense but is grouped in the published models, two input channels to an output channel; such a kernel is found out
 here and kept compact.
 """
@@ -15,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from ..errors import ModelError
-from ..ggml import BF16, F16, F32, Q8_0, Backend, Buffer, Context, GGUFFile, Tensor, type_name
+from ..ggml import BF16, DTYPES, F16, F32, Q8_0, Backend, Buffer, Context, GGUFFile, Tensor, type_name
 from .config import CodecConfig, StageSpec
 
 _KINDS = (F32, F16, Q8_0, BF16)
@@ -90,26 +91,27 @@ def compact_kernel(dense: Array, rate: int) -> Array | None:
 
 @dataclass(frozen=True)
 class _Load:
-    """A float32 tensor to be: its name, its shape (ggml order), and what reads its values, in any shape."""
+    """A tensor to be: its name, its shape (ggml order), what reads its values, and its type."""
 
     name: str
     ne: tuple[int, ...]
     read: Callable[[], Array]
+    type: int = F32
 
 
 class StockWeights:
     """The weights in the form that ggml's own operators take, in one buffer on *backend*."""
 
     def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False,
-                 batched: bool = False) -> None:
-        """*dense* keeps every upsampler dense, to compare with the compact form; *batched* adds the residual stacks'
-        weights joined (see :func:`joined_name`).
+                 joined_type: int | None = None) -> None:
+        """*dense* keeps every upsampler dense, to compare with the compact form; *joined_type* adds the
+        residual stacks' weights joined, with kernels of that type (see :func:`joined_name`).
 
         Raises :class:`ModelError` for tensors that are missing or misshapen and :class:`BackendError` when they do not
         fit the device.
         """
         check_tensors(config, file)
-        self._file = file
+        self._file, self._joined_type = file, F32 if joined_type is None else joined_type
         self._tensors: dict[str, Tensor] = {}
         self.compact: set[int] = set()
         """Indices of the stages whose upsampler is grouped."""
@@ -119,7 +121,7 @@ class StockWeights:
                             partial(read_f32, file, f"{conv.name}.w")), self._bias(conv.name, conv.out_channels)]
         for stage in config.stages():
             loads += self._upsampler(stage, dense)
-            loads += self._joined(stage) if batched else []
+            loads += self._joined(stage) if joined_type is not None else []
         for name, channels in config.activations().items():
             loads += self._half_snake(name, half_snake_parameters(file, name, channels))
         self._load(loads, backend)
@@ -128,14 +130,14 @@ class StockWeights:
         context = Context(len(loads))
         try:
             for load in loads:
-                self._tensors[load.name] = context.new_tensor(F32, load.ne, load.name)
+                self._tensors[load.name] = context.new_tensor(load.type, load.ne, load.name)
             self.buffer = Buffer(context, backend, "the codec's weights")
         except BaseException:
             context.close()
             raise
         try:
             for load in loads:
-                self._tensors[load.name].set(load.read())
+                self._tensors[load.name].set(load.read().astype(DTYPES[load.type], copy=False))
         except BaseException:
             self.buffer.close()
             raise
@@ -166,7 +168,7 @@ class StockWeights:
                 taps = max(conv.kernel for conv in convs)
                 name = joined_name(convs[0].name)
                 loads += [_Load(f"{name}.w", (taps, channels, channels, stacks),
-                                partial(self._join_kernels, [conv.name for conv in convs], taps)),
+                                partial(self._join_kernels, [conv.name for conv in convs], taps), self._joined_type),
                           _Load(f"{name}.b", (1, stacks, channels),
                                 partial(self._interleave, [f"{conv.name}.b" for conv in convs]))]
             for names in ([block.input_activation for block in blocks], [block.skip_activation for block in blocks]):

@@ -19,12 +19,15 @@ from pymagpie.ggml.bindings import ggml
 from pymagpie.nanocodec import OFFLINE_FRAMES, StreamState, decode_stream, init_stream_graph
 
 GPU_TOLERANCE = 2e-4  # a GPU's matrix product may depend on its size
+GPU_F16_TOLERANCE = 4e-3  # short chunks of f16 kernels round their activations to f16 on a GPU
 BATCHED_TOLERANCE = 2e-5  # short chunks sum in another order than long ones
 
 
 def assert_same(codec: NanoCodec, actual: np.ndarray, expected: np.ndarray) -> None:
     """Bit for bit on the CPU, but for the formulation that changes with the chunk size."""
-    if codec.device != "CPU":
+    if codec.device != "CPU" and codec.path.name.endswith(".f16.gguf"):
+        assert np.abs(actual - expected).max() <= GPU_F16_TOLERANCE
+    elif codec.device != "CPU":
         assert np.abs(actual - expected).max() <= GPU_TOLERANCE
     elif codec.kernels == "batched":
         assert np.abs(actual - expected).max() <= BATCHED_TOLERANCE

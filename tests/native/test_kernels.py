@@ -41,15 +41,29 @@ def conv64(x, cache, weight, dilation):
     return sum(whole[tap * dilation:tap * dilation + rows] @ weight[:, :, tap].T.astype(np.float64) for tap in taps)
 
 
+def upsample64(x, cache, weight):
+    """Transposed convolution by its definition: every row of x (rows, cin), the cached one before them too, adds its
+    kernel to 2 * rate output rows; weight (cin, cout, 2 * rate): (rows * rate, cout) in float64."""
+    rate = weight.shape[2] // 2
+    full = np.zeros(((len(x) + 2) * rate, weight.shape[1]))
+    for n, row in enumerate(np.concatenate([cache, x]).astype(np.float64)):
+        full[n * rate:(n + 2) * rate] += np.einsum("i,iok->ko", row, weight)
+    return full[rate:-rate]
+
+
 def random_snakes(rng, count, channels_):
     alphas = [rng.standard_normal(channels_ // 2).astype(np.float32) * 3 for _ in range(count)]
     return [(alpha, (1 / (alpha + np.float32(1e-9))).astype(np.float32) * np.float32(0.1)) for alpha in alphas]
 
 
-def check_planes(planes, expected, snakes, cout, magnitude):
-    """Compares a raw plane and its activated ones; `magnitude` bounds the terms that were summed."""
-    tolerance = 4e-7 * magnitude
-    np.testing.assert_allclose(planes[0, :, :cout], expected, rtol=0, atol=tolerance)
+def bound(magnitude, terms):
+    """The most that float32 can be off for a sum of `terms` products whose absolute values add up to `magnitude`."""
+    return (terms + 8) * 2.0**-24 * magnitude
+
+
+def check_planes(planes, expected, error, snakes, cout):
+    """Compares a raw plane, off by at most `error`, and its activated ones."""
+    assert (np.abs(planes[0, :, :cout] - expected) <= error).all()
     for plane, (alpha, inverse) in zip(planes[1:], snakes, strict=True):
         # The activation of the stored sums: its own error, not that of the sums magnified by a steep snake.
         exact = half_snake64(planes[0, :, :cout].astype(np.float64), alpha, inverse)
@@ -96,10 +110,12 @@ def test_conv(isa, cin, cout, taps, dilation, rows, extras, activations, threads
     planes = np.full((1 + activations, rows, pack.padded(cout, lanes)), np.nan, np.float32)
     run("conv", planes, sources, threads, **params)
     expected = conv64(x[:, :cin], cache[:, :cin], weight, dilation) + bias
+    magnitude = conv64(abs(x[:, :cin]), abs(cache[:, :cin]), abs(weight), dilation) + abs(bias)
     for extra in (residual, addend):
         if extra is not None:
             expected += extra[:, :cout]
-    check_planes(planes, expected / 3, snakes, cout, 3 * np.sqrt(cin * taps) + 3)
+            magnitude += abs(extra[:, :cout])
+    check_planes(planes, expected / 3, bound(magnitude / 3, cin * taps), snakes, cout)
 
     alone = np.full_like(planes, np.nan)
     run("conv", alone, sources, 1, **params)
@@ -127,12 +143,11 @@ def test_upsample(isa, cout, inputs, rate, rows, activations, threads, seed):
                              None, table],
         threads, isa=isa, in_channels=cin, taps=rate, dilation=inputs, activations=activations)
 
-    # Transposed convolution by its definition: every input row adds its kernel to 2 * rate output rows.
-    whole = np.concatenate([cache, x])[:, :cin].astype(np.float64)
-    full = np.zeros(((rows + 2) * rate, cout))
-    for n, row in enumerate(whole):
-        full[n * rate:(n + 2) * rate] += (row[:, None] * weight).reshape(cout, inputs, -1).sum(1).T
-    check_planes(planes, full[rate:(rows + 1) * rate] + bias, snakes, cout, 3 * np.sqrt(2 * inputs) + 3)
+    dense = np.zeros((cin, cout, 2 * rate), np.float32)
+    dense[np.arange(cin), np.arange(cin) // inputs] = weight
+    expected = upsample64(x[:, :cin], cache[:, :cin], dense) + bias
+    magnitude = upsample64(abs(x[:, :cin]), abs(cache[:, :cin]), abs(dense)) + abs(bias)
+    check_planes(planes, expected, bound(magnitude, 2 * inputs), snakes, cout)
 
 
 @sets
@@ -148,13 +163,9 @@ def test_dense_upsampler_is_a_convolution(isa, cin, cout, rate, rows, seed):
     y = np.full((rows, rate * width), np.nan, np.float32)
     run("conv", y, [x, cache, pack.pack_conv(pack.pack_dense_upsample(weight, lanes), lanes),
                     np.zeros(rate * width, np.float32)], isa=isa, in_channels=cin, taps=2, dilation=1)
-    whole = np.concatenate([cache, x])[:, :cin].astype(np.float64)
-    full = np.zeros(((rows + 2) * rate, cout))
-    for n, row in enumerate(whole):
-        full[n * rate:(n + 2) * rate] += np.einsum("i,iok->ko", row, weight)
-    y = y.reshape(rows * rate, width)
-    np.testing.assert_allclose(y[:, :cout], full[rate:(rows + 1) * rate], rtol=0, atol=4e-6 * np.sqrt(cin))
-    assert not y[:, cout:].any()
+    magnitude = upsample64(abs(x[:, :cin]), abs(cache[:, :cin]), abs(weight))
+    check_planes(y.reshape(1, rows * rate, width), upsample64(x[:, :cin], cache[:, :cin], weight),
+                 bound(magnitude, 2 * cin), [], cout)
 
 
 @sets
