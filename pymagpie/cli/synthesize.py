@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         bar = stack.enter_context(_ProgressBar(args))
         stream = stack.enter_context(tts.stream(text, progress=bar.update, **_speech_options(args)))
         rate = args.sample_rate or tts.sample_rate
-        chunks = resample(stream, rate)
+        chunks = stream if rate == tts.sample_rate else resample(stream, rate)
         with ExitStack() as outputs:
             writers: list[Writer] = []
             if output is not None:

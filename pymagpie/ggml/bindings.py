@@ -6,6 +6,7 @@ libraries, so it is imported on first use only.
 What is put right here, each documented where it is done:
 
 * libgomp's busy waiting, which makes a loaded machine up to 27 times slower;
+* ggml's Vulkan backend rounds f32 operands to f16 (see :mod:`.vulkan`);
 * ggml-python 0.0.45 binds a function that its own CUDA build does not export, so ``import ggml`` fails there;
 * ggml writes its log to stderr; here its lines go to the Python logger ``pymagpie.ggml``;
 * an unknown ggml-python version is refused, because its API is not stable.
@@ -17,11 +18,11 @@ import atexit
 import ctypes
 import logging
 import os
-import re
 from types import ModuleType
 from typing import Any
 
 from ..errors import BackendError, CapabilityError
+from .vulkan import prepare_environment
 
 GGML_PYTHON_VERSION = "0.0.45"
 """The only ggml-python release that this package is written and tested against."""
@@ -30,15 +31,6 @@ logger = logging.getLogger("pymagpie.ggml")
 
 # Read by libgomp when it is loaded, which importing ggml does. A user's own setting is left alone.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-# ggml's Vulkan backend throws a C++ exception through C when this list is malformed, which ends the process.
-_VISIBLE_DEVICES = re.compile(r"\d{1,4}(,\d{1,4})*")
-
-
-def _check_environment() -> None:
-    visible = os.environ.get("GGML_VK_VISIBLE_DEVICES")
-    if visible and not _VISIBLE_DEVICES.fullmatch(visible):
-        raise ValueError(f"GGML_VK_VISIBLE_DEVICES is {visible!r}; use device numbers like 0,1")
 
 
 class _MissingSymbol:
@@ -69,7 +61,7 @@ class _MissingSymbol:
 
 
 def _import_ggml() -> ModuleType:
-    _check_environment()
+    prepare_environment()
     try:
         with _MissingSymbol():
             import ggml

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import DeviceError
 from .bindings import ggml
+from .vulkan import check_visible_devices
 
 _TYPES = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
 _FAMILIES = ("cpu", "cuda", "vulkan", "metal", "rocm", "sycl", "opencl", "cann", "musa", "webgpu")
@@ -78,6 +79,7 @@ def _host_memory_available() -> int | None:
 def _devices() -> tuple[Device, ...]:
     # Builds whose backends are separate libraries find them beside ggml's own, not beside Python's executable.
     library_folder = Path(str(ggml.__file__)).parent / "lib"
+    check_visible_devices(library_folder)
     ggml.ggml_backend_load_all_from_path(str(library_folder).encode())
     found = []
     for index in range(ggml.ggml_backend_dev_count()):

@@ -120,6 +120,16 @@ def test_sample_rate(paths: dict[str, Path], tmp_path: Path) -> None:
     assert b.samplerate == 48000 and abs(b.frames / 48000 - a.frames / 22050) < 1e-4
 
 
+def test_only_another_rate_needs_the_resampler(
+    paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "soxr", None)  # as where it is not installed
+    arguments = ["synthesize", TEXT, "--greedy", "--quiet", "-o", str(tmp_path / "a.wav")]
+    assert main([*arguments, "--sample-rate", "48000"]) == 4
+    assert "pymagpie[resample]" in capsys.readouterr().err and not (tmp_path / "a.wav").exists()
+    assert main(arguments) == 0 and (tmp_path / "a.wav").exists()
+
+
 def test_playing_through_a_program(
     paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: Magpie
 ) -> None:
