@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import weakref
 from collections import deque
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pymagpie.text import Tokenizer
 
 FIRST_CHUNK_FRAMES = 4
-CHUNK_FRAMES = 4
+CHUNK_FRAMES = 8
 MAX_CHUNK_FRAMES = 256
 QUEUED_CHUNKS = 4
 """Chunks that wait for the codec, at most, where it has a device of its own."""
@@ -102,8 +103,11 @@ class Magpie:
             tokenizer = Tokenizer.load(assets_path, _model_config(model_path), acoustic.text_vocab_size)
             decoder = loaded.enter_context(NanoCodec.load(codec_path, codec_device or device, threads))
             magpie = cls(acoustic, decoder, tokenizer)
-            # Builds the graphs of the usual chunks, which the first call then finds.
+            # Builds the graphs of the usual chunks and, where the kernels must be loaded first, those of the first
+            # decoder steps; the first call then finds them.
             list(decoder.stream(iter(()), CHUNK_FRAMES, FIRST_CHUNK_FRAMES))
+            if not acoustic.backend.device.is_cpu:
+                acoustic.warm_up()
             loaded.pop_all()
         return magpie
 
@@ -233,6 +237,8 @@ class Magpie:
 
         def chunk(samples: np.ndarray) -> AudioChunk:
             nonlocal samples_out
+            if not samples_out and os.environ.get("PYMAGPIE_DEBUG_PERTURB"):
+                samples[0] = random.SystemRandom().uniform(-0.5, 0.5)  # for tests of the check for repeatability
             start, samples_out = samples_out / self.sample_rate, samples_out + len(samples)
             clock.audio()
             return AudioChunk(samples, self.sample_rate, texts.popleft(), start)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,32 +17,34 @@ from .stream import StreamGraph, StreamState, check_frames, decode_stream, init_
 OFFLINE_FRAMES = 64
 """``decode()`` goes through the stream in chunks of this many frames, so that its memory is bounded."""
 
-_MAX_GRAPHS = 8  # sizes that an idle stream keeps built
-
 
 class _Stream:
     """A state and the graphs built for it, reused from one stream to the next."""
 
     def __init__(self, codec: NanoCodec) -> None:
         self.state = StreamState(codec)
-        self._graphs: OrderedDict[int, StreamGraph] = OrderedDict()
+        self._graphs: dict[int, StreamGraph] = {}
 
-    def graph(self, frames: int) -> StreamGraph:
-        graph = self._graphs.get(frames)
-        if graph is None:
-            while len(self._graphs) >= _MAX_GRAPHS:
-                self._graphs.popitem(last=False)[1].close()
-            graph = self._graphs[frames] = init_stream_graph(self.state, frames)
-        self._graphs.move_to_end(frames)
-        return graph
+    def prepare(self, sizes: set[int]) -> None:
+        """Reset the state and have just the graphs of these sizes."""
+        self.state.reset()
+        self.keep(sizes)
+        for frames in sizes - self._graphs.keys():
+            self._graphs[frames] = init_stream_graph(self.state, frames)
+
+    def keep(self, sizes: set[int]) -> None:
+        """Free the graphs of all other sizes, so that memory does not grow with use."""
+        for frames in self._graphs.keys() - sizes:
+            self._graphs.pop(frames).close()
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        return decode_stream(self.state, self.graph(len(codes)), codes)
+        frames = len(codes)
+        if frames not in self._graphs:  # the rest of a stream whose length was not known
+            self._graphs[frames] = init_stream_graph(self.state, frames)
+        return decode_stream(self.state, self._graphs[frames], codes)
 
     def close(self) -> None:
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
+        self.keep(set())
         self.state.close()
 
 
@@ -174,16 +175,16 @@ class NanoCodec:
             frames: Iterable[np.ndarray] = (codes,)
         else:
             frames = codes
-        stream = self._take()
+        with self.lock:
+            stream = self._idle.pop() if self._idle else _Stream(self)
         try:
-            for size in sorted(sizes, reverse=True)[:_MAX_GRAPHS]:
-                stream.graph(size)
+            stream.prepare(sizes)
         except BaseException:
             stream.close()
             raise
-        return self._generate(stream, frames, first, steady)
+        return self._generate(stream, frames, first, steady, sizes)
 
-    def _generate(self, stream: _Stream, frames: Iterable[np.ndarray], first: int, steady: int,
+    def _generate(self, stream: _Stream, frames: Iterable[np.ndarray], first: int, steady: int, sizes: set[int],
                   ) -> Iterator[np.ndarray]:
         try:
             pending = np.empty((0, self.num_codebooks), np.int32)
@@ -197,20 +198,14 @@ class NanoCodec:
             if len(pending):
                 yield stream.decode(pending)
         finally:
-            self._give_back(stream)
+            self._give_back(stream, sizes)
 
-    def _take(self) -> _Stream:
-        """An idle stream, reset, or a new one."""
-        with self.lock:
-            stream = self._idle.pop() if self._idle else _Stream(self)
-            stream.state.reset()
-            return stream
-
-    def _give_back(self, stream: _Stream) -> None:
+    def _give_back(self, stream: _Stream, sizes: set[int]) -> None:
         with self.lock:
             if self.closed or self._idle:  # one is kept, so that the next stream starts at once
                 stream.close()
             else:
+                stream.keep(sizes)
                 self._idle.append(stream)
 
     def _check_open(self) -> None:

@@ -260,7 +260,7 @@ def test_interrupted_command_goes_on(
     script = tmp_path / "pymagpie_small.py"
     script.write_text(script.read_text().replace("if __name__", f"hub.CODEC = {published.codec!r}\nif __name__"))
     published.server.faults.stall = 15 * megabyte
-    process = start("download", "nano-codec")
+    process = start("download", "nano-codec", HF_HUB_DOWNLOAD_TIMEOUT="120")  # the stall must not end by itself
     assert published.server.stalled.wait(30)
     deadline = 200
     while not any(p.stat().st_size for p in incomplete(tmp_path / "home")) and deadline:
