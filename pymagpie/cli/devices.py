@@ -60,6 +60,7 @@ def _report() -> dict[str, Any]:
         "native_kernels": {
             "in_use": not reason,
             "path": None if reason else str(native.status().path),
+            "instruction_set": None if reason else native.choose_instruction_set(),
             "instruction_sets": list(native.instruction_sets()),
             "reason": reason,
         },
@@ -88,7 +89,9 @@ def _print(report: dict[str, Any]) -> None:
     print(f"CPU features of this build: {' '.join(report['cpu_features']) or 'none'}")
     kernels = report["native_kernels"]
     if kernels["in_use"]:
-        print(f"native kernels: {', '.join(kernels['instruction_sets'])} ({kernels['path']})")
+        others = [name for name in kernels["instruction_sets"] if name != kernels["instruction_set"]]
+        print(f"native kernels: {kernels['instruction_set']} in use, {', '.join(others) or 'no other'} available "
+              f"({kernels['path']})")
     else:
         print(f"native kernels: not in use, {kernels['reason']}; numpy and ggml's own ops serve instead")
     for name, missing in report["missing_features"].items():
