@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,8 @@ def start(published: Published, tmp_path: Path) -> Callable[..., subprocess.Pope
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # a test run in the background of a shell ignores Ctrl-C, and so would its children
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     return start
