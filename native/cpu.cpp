@@ -52,7 +52,8 @@ uint32_t x86_sets() {
     const Registers basic = cpuid(1);
     const bool fma = basic.ecx & (1u << 12);
     const bool osxsave = basic.ecx & (1u << 27);
-    if (!osxsave || !fma) {
+    const bool f16c = basic.ecx & (1u << 29);
+    if (!osxsave || !fma || !f16c) {
         return 0;
     }
     const uint64_t state = saved_state();
@@ -106,4 +107,4 @@ uint32_t pymagpie_instruction_sets(void) {
 
 int32_t pymagpie_lanes(const void *kernels) { return static_cast<const pymagpie::Kernels *>(kernels)->lanes; }
 
-int32_t pymagpie_abi_version(void) { return 1; }
+int32_t pymagpie_abi_version(void) { return 2; }

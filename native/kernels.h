@@ -55,10 +55,32 @@ struct UpsampleArgs {
     Epilogue out;
 };
 
+// ggml's q8_0: a float16 scale and 32 integers.
+constexpr int Q8_BLOCK = 32;
+struct BlockQ8 {
+    uint16_t scale;
+    int8_t q[Q8_BLOCK];
+};
+static_assert(sizeof(BlockQ8) == 34, "blocks lie without gaps");
+
+constexpr int MATMUL_MAX_COLUMNS = 4;
+constexpr int MATMUL_MAX_WIDTH = 4096;
+
+struct MatmulArgs {
+    const BlockQ8 *weights;  // [rows][width / Q8_BLOCK]
+    Rows x;                  // a row of `width` floats for each column of the product
+    float *y;                // [columns][rows]
+    int64_t y_stride;        // floats from column to column
+    int64_t width;           // a multiple of Q8_BLOCK, at most MATMUL_MAX_WIDTH
+    int64_t rows;
+    int32_t columns;         // 1 to MATMUL_MAX_COLUMNS
+};
+
 struct Kernels {
     int32_t lanes;
     void (*conv)(const ConvArgs &args, int ith, int nth);
     void (*upsample)(const UpsampleArgs &args, int ith, int nth);
+    void (*matmul)(const MatmulArgs &args, int ith, int nth);  // null: that of AVX2
 };
 
 // Null when this build lacks the instruction set.

@@ -1,4 +1,4 @@
-// AVX2 with FMA: 16 registers of 8 floats.
+// AVX2 with FMA and F16C: 16 registers of 8 floats.
 #include "kernels.h"
 
 #if defined(__AVX2__)
@@ -42,8 +42,9 @@ inline Vec scale_negative(Vec a, Vec slope) {
 }
 
 #include "kernels_impl.h"
+#include "matmul_avx2.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul};
 
 }  // namespace
 

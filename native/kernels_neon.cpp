@@ -4,6 +4,8 @@
 #if defined(__aarch64__) || defined(_M_ARM64)
 
 #include <arm_neon.h>
+#include <math.h>
+#include <string.h>
 
 #include "compiler.h"
 
@@ -48,8 +50,9 @@ inline float32x4_t scale_negative(float32x4_t v, float32x4_t slope) {
 inline Vec scale_negative(Vec v, Vec slope) { return {scale_negative(v.a, slope.a), scale_negative(v.b, slope.b)}; }
 
 #include "kernels_impl.h"
+#include "matmul_plain.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Plain C++: right on every CPU, and as fast as the compiler makes it.
 #include <math.h>
+#include <string.h>
 
 #include "compiler.h"
 #include "kernels.h"
@@ -73,8 +74,9 @@ inline Vec scale_negative(Vec a, Vec slope) {
 }
 
 #include "kernels_impl.h"
+#include "matmul_plain.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul};
 
 }  // namespace
 

@@ -104,3 +104,15 @@ void pymagpie_refresh(void *tensor, int ith, int nth, void *params) {
         refresh(dst.src(2 * pair), dst.src(2 * pair + 1), ith, nth);
     }
 }
+
+void pymagpie_matmul(void *tensor, int ith, int nth, void *params) {
+    const auto &p = *static_cast<const pymagpie_op_params *>(params);
+    const Tensor dst = {static_cast<const char *>(tensor), &p.layout};
+    const Tensor x = dst.src(1);
+    const pymagpie::MatmulArgs args = {
+        reinterpret_cast<const pymagpie::BlockQ8 *>(dst.src(0).data()),
+        x.rows(), dst.data(), dst.stride(1), x.ne(0), dst.ne(0), static_cast<int32_t>(dst.ne(1)),
+    };
+    const auto matmul = kernels(p)->matmul;
+    (matmul ? matmul : pymagpie::avx2_kernels->matmul)(args, ith, nth);
+}

@@ -4,8 +4,8 @@
 /* Raised whenever a declaration or a struct below changes; the loader refuses a library of another version. */
 int32_t pymagpie_abi_version(void);
 
-/* Bit i is set when instruction set i was compiled in and this CPU has it: 0 plain C++, 1 AVX2 with FMA, 2 AVX-512F,
-   3 NEON. Bit 0 is always set. */
+/* Bit i is set when instruction set i was compiled in and this CPU has it: 0 plain C++, 1 AVX2 with FMA and F16C,
+   2 AVX-512F, 3 NEON. Bit 0 is always set. */
 uint32_t pymagpie_instruction_sets(void);
 
 /* Finite scalar dequantiser. codes [frames][codebooks], levels [dims], latents [frames][codebooks * dims]:
@@ -57,3 +57,9 @@ void pymagpie_upsample(void *dst, int ith, int nth, void *params);
    op: sources 0 (which is dst), 2, 4, 6 are caches [channels, cached rows], sources 1, 3, 5, 7 their x [channels, rows].
    It may run only after every node that reads one of the caches. */
 void pymagpie_refresh(void *dst, int ith, int nth, void *params);
+
+/* The product of q8_0 weights and float32 columns: dst [rows, columns] = weights [width, rows] x x [width, columns].
+   Sources: weights, rows contiguous; x, of any stride from column to column. Width is a multiple of 32 up to 4096 and
+   columns are at most 4. The columns are rounded to 8 bits in blocks of 32, as ggml does; a sum depends on its row and
+   column alone. Of the parameters only kernels and layout count. */
+void pymagpie_matmul(void *dst, int ith, int nth, void *params);

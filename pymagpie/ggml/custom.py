@@ -53,6 +53,14 @@ def _arguments(ctx: Context, sources: Sequence[Tensor | None], function: int, ke
     return pointers, len(sources), callback
 
 
+def on_cpu(tensor: Tensor) -> bool:
+    """Whether *tensor* or what it views lies in the memory of the CPU backend, where custom ops can run."""
+    contents = tensor.pointer.contents
+    buffer = (contents.view_src.contents if contents.view_src else contents).buffer
+    # This buffer type names no device.
+    return bool(buffer) and ggml.ggml_backend_buft_name(ggml.ggml_backend_buffer_get_type(buffer)) == b"CPU"
+
+
 @functools.cache
 def tensor_layout() -> dict[str, int]:
     """The offset in bytes of each of :data:`FIELDS` in a ``ggml_tensor``.

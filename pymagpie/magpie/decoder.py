@@ -15,6 +15,7 @@ from .config import MagpieConfig
 from .encoder import CrossCache
 from .io import StepIO
 from .layers import Shape, attend, feed_forward, layer_norm, sequence_attention, split_heads
+from .native_matmul import mul_mat
 from .weights import LayerWeights, Weights
 
 
@@ -78,9 +79,9 @@ class Trunk:
             x = ops.repeat(ctx, x, self.state.hidden)
         mask = io.floats.view(ctx, "self_mask")
         for index, layer in enumerate(weights.decoder_layers):
-            qkv = ops.mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
+            qkv = mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
             attended = self._cached_attention(qkv, index, columns, mask)
-            x = ops.add(ctx, x, ops.mul_mat(ctx, layer.self_out, attended))
+            x = ops.add(ctx, x, mul_mat(ctx, layer.self_out, attended))
             x = self._cross_attention(x, index, layer, 1)
             x = feed_forward(self.graph, layer, x, self.exact_gelu)
         self.hidden = layer_norm(ctx, x, weights.decoder_norm)
@@ -95,11 +96,11 @@ class Trunk:
         x = self._sequence_input(frames, branches)
         mask = io.floats.view(ctx, "self_mask", (n, n))
         for index, layer in enumerate(weights.decoder_layers):
-            qkv = ops.mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
+            qkv = mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
             if write_cache:
                 self._write_cache(qkv, index, shape, branches.start)
             attended = sequence_attention(ctx, qkv, config.decoder.heads, shape, mask)
-            x = ops.add(ctx, x, ops.mul_mat(ctx, layer.self_out, attended))
+            x = ops.add(ctx, x, mul_mat(ctx, layer.self_out, attended))
             if 0 in branches:
                 x = self._cross_attention(x, index, layer, n)
             x = feed_forward(self.graph, layer, x, self.exact_gelu)
@@ -179,7 +180,7 @@ class Trunk:
         dim, heads = config.cross_head_dim, config.cross_heads
         alone = x.ne[1] == n
         conditional = x if alone else ops.view(ctx, x, (config.width, n))
-        q = ops.mul_mat(ctx, layer.cross_q, layer_norm(ctx, conditional, layer.norm_query))
+        q = mul_mat(ctx, layer.cross_q, layer_norm(ctx, conditional, layer.norm_query))
         q = ops.permute(ctx, ops.reshape(ctx, q, dim, heads, n, 1), 0, 2, 1, 3)
         keys, values = cross.keys[index], cross.values[index]
         size = keys.nb[0]
@@ -187,7 +188,7 @@ class Trunk:
         mask = self.io.floats.view(ctx, "prior" if index in self.prior_layers else "text_mask")
         out, probs = attend(ctx, q, k, values, mask)
         self.probs.append(probs)
-        out = ops.mul_mat(ctx, layer.cross_out, out)
+        out = mul_mat(ctx, layer.cross_out, out)
         return ops.add(ctx, x, out) if alone else ops.acc(ctx, x, out)
 
     def _finish_alignment(self, last: Tensor | None) -> None:

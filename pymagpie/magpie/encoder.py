@@ -76,7 +76,7 @@ class TextEncoder:
         padded = self._padded(len(tokens))
         graph = self._encode.get(padded)
         if graph is None:
-            graph = _remember(self._encode, padded, self._build_encoder(padded))
+            graph = _remember(self._encode, padded, self.build_encoder(padded))
         text = np.zeros(padded, np.int32)
         text[:len(tokens)] = tokens
         graph.inputs["tokens"].set(text)
@@ -90,19 +90,23 @@ class TextEncoder:
 
     def project(self, memory: np.ndarray) -> CrossCache:
         """Fill the cross-attention cache of a window from its *memory* float32 (n, width)."""
-        capacity = text_bucket(len(memory), self.weights.config.max_text)
-        cache = self.caches.get(capacity)
-        if cache is None:
-            cache = self.caches[capacity] = CrossCache(self.weights, self.backend, capacity)
+        cache = self.cross_cache(len(memory))
         padded = self._padded(len(memory))
-        graph = self._project.get((padded, capacity))
+        graph = self._project.get((padded, cache.capacity))
         if graph is None:
-            graph = _remember(self._project, (padded, capacity), self._build_projection(padded, cache))
+            graph = _remember(self._project, (padded, cache.capacity), self.build_projection(padded, cache))
         rows = np.zeros((padded, memory.shape[1]), np.float32)
         rows[:len(memory)] = memory
         graph.inputs["memory"].set(rows)
         graph.compute()
         return cache
+
+    def cross_cache(self, length: int) -> CrossCache:
+        """The cross-attention cache for a text of *length* tokens."""
+        capacity = text_bucket(length, self.weights.config.max_text)
+        if capacity not in self.caches:
+            self.caches[capacity] = CrossCache(self.weights, self.backend, capacity)
+        return self.caches[capacity]
 
     def close(self) -> None:
         for graph in (*self._encode.values(), *self._project.values()):
@@ -115,7 +119,8 @@ class TextEncoder:
     def _padded(self, n: int) -> int:
         return min(-(-n // _ROUND) * _ROUND, self.weights.config.max_text)
 
-    def _build_encoder(self, n: int) -> StageGraph:
+    def build_encoder(self, n: int) -> StageGraph:
+        """The graph that encodes *n* tokens, not allocated yet."""
         weights, config = self.weights, self.weights.config.encoder
         max_nodes = 16 + (40 + 8 * config.kernel_size) * config.layers
         graph = StageGraph(self.backend, max_nodes, f"text encoder ({n} tokens)")
@@ -132,10 +137,10 @@ class TextEncoder:
             x = ops.add(ctx, x, ops.mul_mat(ctx, layer.self_out, attended))
             x = feed_forward(graph, layer, x, self.exact_gelu, self._padding).set_name(f"layer{index}")
         graph.output(layer_norm(ctx, x, weights.encoder_norm), "memory")
-        graph.allocate()
         return graph
 
-    def _build_projection(self, n: int, cache: CrossCache) -> StageGraph:
+    def build_projection(self, n: int, cache: CrossCache) -> StageGraph:
+        """The graph that fills *cache* from the encoder's output of *n* tokens, not allocated yet."""
         weights, config = self.weights, self.weights.config
         graph = StageGraph(self.backend, 16 * config.decoder.layers + 8, f"cross-attention projection ({n} tokens)")
         ctx = graph.context
@@ -148,12 +153,16 @@ class TextEncoder:
             v = ops.view(ctx, kv, (dim, heads, n), (dim * 4, kv.nb[1]), dim * heads * 4)
             graph.expand(ops.cpy(ctx, k, ops.view(ctx, keys, (dim * heads, n))))
             graph.expand(ops.cpy(ctx, ops.permute(ctx, v, 1, 2, 0, 3), ops.view(ctx, values, (n, dim, heads))))
-        graph.allocate()
         return graph
 
 
 def _remember(graphs: dict, key: object, graph: StageGraph) -> StageGraph:
-    """Keep *graph*, and free the oldest when there are too many: texts come in every length."""
+    """Allocate *graph* and keep it; the oldest goes when there are too many, as texts come in every length."""
+    try:
+        graph.allocate()
+    except BaseException:
+        graph.close()
+        raise
     if len(graphs) >= _KEEP_GRAPHS:
         graphs.pop(next(iter(graphs))).close()
     graphs[key] = graph

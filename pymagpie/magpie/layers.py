@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ggml import Backend, Context, Graph, Tensor, ops
+from .native_matmul import mul_mat
 from .weights import LayerWeights
 
 NORM_EPS = 1e-5
@@ -108,13 +109,13 @@ def feed_forward(graph: Graph, layer: LayerWeights, x: Tensor, exact: bool, padd
 
 def _causal_conv(ctx: Context, taps: tuple[Tensor, ...], x: Tensor, zeros: Tensor | None) -> Tensor:
     if len(taps) == 1:
-        return ops.mul_mat(ctx, taps[0], x)
+        return mul_mat(ctx, taps[0], x)
     assert zeros is not None
     padded = ops.concat(ctx, zeros, x, 1)
     total: Tensor | None = None
     for index, tap in enumerate(taps):
         shifted = ops.view(ctx, padded, x.ne[:2], offset=index * padded.nb[1])
-        product = ops.mul_mat(ctx, tap, shifted)
+        product = mul_mat(ctx, tap, shifted)
         total = product if total is None else ops.add(ctx, total, product)
     assert total is not None
     return total

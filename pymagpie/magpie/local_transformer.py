@@ -13,6 +13,7 @@ from ..ggml import F32, Context, Graph, Tensor, ops
 from .decoder import DecoderState
 from .io import StepIO, aligned
 from .layers import Shape, attend, feed_forward, layer_norm, split_heads
+from .native_matmul import mul_mat
 from .weights import Weights
 
 
@@ -28,7 +29,7 @@ def mix_branches(ctx: Context, x: Tensor, guidance: Tensor) -> Tensor:
 def parallel_logits(graph: Graph, weights: Weights, hidden: Tensor, guidance: Tensor) -> Tensor:
     """The guided logits of the parallel head, [vocab, slots]."""
     ctx, config = graph.context, weights.config
-    logits = ops.mul_mat(ctx, weights.final_proj, mix_branches(ctx, hidden, guidance))
+    logits = mul_mat(ctx, weights.final_proj, mix_branches(ctx, hidden, guidance))
     return ops.reshape(ctx, ops.add(ctx, logits, weights.final_bias), config.vocab_size, config.slots)
 
 
@@ -58,7 +59,7 @@ class LocalTransformer:
     def _place(self, x: Tensor, slot: int) -> Tensor:
         ctx, weights = self.graph.context, self.weights
         if weights.local_in is not None and weights.local_in_bias is not None:
-            x = ops.add(ctx, ops.mul_mat(ctx, weights.local_in, x), weights.local_in_bias)
+            x = ops.add(ctx, mul_mat(ctx, weights.local_in, x), weights.local_in_bias)
         positions = weights.local_positions
         return ops.add(ctx, x, ops.view(ctx, positions, (positions.ne[0],), offset=slot * positions.nb[1]))
 
@@ -66,16 +67,16 @@ class LocalTransformer:
         """The guided vector [local width, 1] of *slot*, whose keys and values are added to the cache."""
         ctx = self.graph.context
         for index, layer in enumerate(self.weights.local_layers):
-            qkv = ops.mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
+            qkv = mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
             attended = self._attention(qkv, index, slot)
-            x = ops.add(ctx, x, ops.mul_mat(ctx, layer.self_out, attended))
+            x = ops.add(ctx, x, mul_mat(ctx, layer.self_out, attended))
             x = feed_forward(self.graph, layer, x, self.exact_gelu)
         return mix_branches(ctx, x, self.guidance)
 
     def logits(self, slot: int, x: Tensor, bias: Tensor) -> Tensor:
         """Logits [vocab, 1] of *slot* from its input; *bias* [vocab] is added."""
-        return ops.add(self.graph.context, ops.mul_mat(self.graph.context, self.weights.local_out[slot],
-                                                       self.output(slot, x)), bias)
+        return ops.add(self.graph.context, mul_mat(self.graph.context, self.weights.local_out[slot],
+                                                   self.output(slot, x)), bias)
 
     def _attention(self, qkv: Tensor, index: int, slot: int) -> Tensor:
         ctx, state, config = self.graph.context, self.state, self.weights.config
@@ -210,4 +211,6 @@ class _TopKPicker:
         smallest = ops.get_rows(ctx, falling, ops.reshape(ctx, ops.argmax(ctx, ops.reshape(ctx, falling, k, slots)),
                                                           1, slots))
         below = ops.sub(ctx, ops.scale(ctx, all_logits, -1.0), ops.reshape(ctx, smallest, 1, slots))
-        _store(self.graph, io, "edge", ops.sum_rows(ctx, ops.step(ctx, below)))
+        # Vulkan's step of 0 is 1, where other backends give 0; so it never gets to see a 0.
+        sign = ops.scale(ctx, ops.sgn(ctx, below), 1.0, -0.5)
+        _store(self.graph, io, "edge", ops.sum_rows(ctx, ops.step(ctx, sign)))

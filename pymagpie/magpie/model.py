@@ -42,8 +42,8 @@ class AcousticModel:
         self.config: MagpieConfig = weights.config
         self.column_bucket = column_bucket
         # Only ggml's CPU kernel of GELU rounds, and only an f32 model is fine enough to see it.
-        self._exact_gelu = backend.device.is_cpu and weights.precise
-        self._encoder = TextEncoder(weights, backend, self._exact_gelu)
+        self.exact_gelu = backend.device.is_cpu and weights.precise
+        self.encoder = TextEncoder(weights, backend, self.exact_gelu)
         self._engines: dict[tuple[object, ...], StepEngine] = {}
         self._lock = threading.Lock()
         self._holder: int | None = None
@@ -106,7 +106,7 @@ class AcousticModel:
     def nbytes(self) -> int:
         """Bytes of weights and of the caches made so far, on the device."""
         caches = [engine.state.buffer for engine in self._engines.values()]
-        caches += [cache.buffer for cache in self._encoder.caches.values()]
+        caches += [cache.buffer for cache in self.encoder.caches.values()]
         return self.weights.nbytes + sum(buffer.nbytes for buffer in caches)
 
     def generate(self, tokens: Sequence[int] | np.ndarray, *, forced_codes: Any = None, tap: LogitTap | None = None,
@@ -168,7 +168,7 @@ class AcousticModel:
             self._closed = True
             for engine in self._engines.values():
                 engine.close()
-            self._encoder.close()
+            self.encoder.close()
             self.weights.close()
             self.backend.close()
         finally:
@@ -230,8 +230,8 @@ class AcousticModel:
                final: bool, result: GenerationResult, cancelled: Callable[[], bool]) -> WindowRun:
         started = perf_counter()
         window = history.window(text)
-        memory = history.splice(window, self._encoder.encode(window.tokens))
-        cross = self._encoder.project(memory)
+        memory = history.splice(window, self.encoder.encode(window.tokens))
+        cross = self.encoder.project(memory)
         result.encoder_ms.append((perf_counter() - started) * 1e3)
         engine.begin(cross, len(window.tokens), options.voice, options.cfg_scale)
         prior = None
@@ -267,7 +267,7 @@ class AcousticModel:
             engine.close()
         columns = min(-(-needed // self.column_bucket) * self.column_bucket, config.decoder.positions)
         engine = StepEngine(self.weights, self.backend, branches=options.branches, columns=columns,
-                            exact_gelu=self._exact_gelu, column_bucket=self.column_bucket,
+                            exact_gelu=self.exact_gelu, column_bucket=self.column_bucket,
                             alignment_layers=options.alignment_layers, prior_layers=options.prior_layers)
         self._engines[key] = engine
         return engine

@@ -78,6 +78,17 @@ class Stages:
         """The logits of one slot, from the code before and the local transformer's cache."""
         return self._stage(("slot", slot), partial(self._build_slot, slot))
 
+    def builders(self, cross: CrossCache, top_k: int) -> dict[str, Callable[[], Stage]]:
+        """What builds each kind of graph, by name, none of them allocated; *top_k* for those that sample."""
+        found: dict[str, Callable[[], Stage]] = {"blank prefill": self._build_blank} if self.state.branches > 1 else {}
+        tails: dict[str, Tail] = {"greedy": None, "top-k": top_k, "codes on the host": "plain"}
+        for name, tail in tails.items():
+            found[f"prefill, {name}"] = partial(self._build_prefill, cross, tail)
+            found[f"step, {name}"] = partial(self._build_step, cross, self.state.columns, tail)
+        found["slot"] = partial(self._build_slot, self.config.slots - 1)
+        found["sequence"] = partial(self.build_sequence, cross, 8)
+        return found
+
     def close(self) -> None:
         for stage in self.built.values():
             stage.close()
