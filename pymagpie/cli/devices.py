@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import asdict
 from typing import Any
 
 from pymagpie.cli.common import add_json_option, print_json
 
 HELP = "devices and build features of this installation"
 
-# ggml options that its default build leaves out: name -> (what it is good for, the cmake option)
-_OPTIONAL = {"llamafile": ("faster matrix products on the CPU", "-DGGML_LLAMAFILE=ON")}
+# Features that ready-made builds of ggml lack, by device family: ggml's name of it, ours, and what it is good for.
+_WANTED = {
+    "cpu": ("LLAMAFILE", "llamafile", "faster matrix products on the CPU"),
+    "cuda": ("USE_GRAPHS", "cuda_graphs", "a third less time a chunk or step on the GPU"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +34,15 @@ def run(args: argparse.Namespace) -> int:
 def _report() -> dict[str, Any]:
     from pymagpie import ggml, native
     from pymagpie.nanocodec.native_layers import unavailable
+    from pymagpie.support import graph_support
 
-    devices = []
+    devices, missing = [], {}
     for device in ggml.list_devices():
         free, total = device.memory()
+        features = device.features()
+        if device.family in _WANTED and features.get(_WANTED[device.family][0]) != "1":
+            _, name, use = _WANTED[device.family]
+            missing[name] = {"use": use, "command": f"python tools/build_ggml.py --backend {device.family}"}
         devices.append(
             {
                 "name": device.name,
@@ -40,9 +50,10 @@ def _report() -> dict[str, Any]:
                 "type": device.type,
                 "memory_free": free,
                 "memory_total": total,
+                "features": _features(device.family, features),
+                "graphs": [asdict(graph) | {"supported": graph.supported} for graph in graph_support(device)],
             }
         )
-    features = ggml.cpu_features()
     with ggml.Backend("cpu", 1) as backend:
         reason = unavailable(backend)
     return {
@@ -51,12 +62,8 @@ def _report() -> dict[str, Any]:
         "default_threads": ggml.default_threads(),
         "ggml_version": ggml.ggml_version(),
         "ggml_python_version": ggml.GGML_PYTHON_VERSION,
-        "cpu_features": [name for name, present in features.items() if present],
-        "missing_features": {
-            name: {"use": use, "command": _rebuild(option)}
-            for name, (use, option) in _OPTIONAL.items()
-            if features.get(name) is False
-        },
+        "cpu_features": [name for name, present in ggml.cpu_features().items() if present],
+        "missing_features": missing,
         "native_kernels": {
             "in_use": not reason,
             "path": None if reason else str(native.status().path),
@@ -67,13 +74,16 @@ def _report() -> dict[str, Any]:
     }
 
 
-def _rebuild(option: str) -> str:
-    from pymagpie.ggml import GGML_PYTHON_VERSION
-
-    return (
-        "pip install --force-reinstall --no-deps --no-cache-dir --no-binary ggml-python "
-        f"ggml-python=={GGML_PYTHON_VERSION} --config-settings=cmake.args='{option}'"
-    )
+def _features(family: str, build: dict[str, str]) -> dict[str, Any]:
+    """What ggml says of a device's backend, and the switches by which a user turns parts of it off."""
+    report: dict[str, Any] = {"build": build}
+    if family == "cuda":
+        report["cuda_graphs"] = build.get("USE_GRAPHS") == "1" and "GGML_CUDA_DISABLE_GRAPHS" not in os.environ
+        report["fusion"] = "GGML_CUDA_DISABLE_FUSION" not in os.environ
+    elif family == "vulkan":
+        report["f16_products"] = "GGML_VK_DISABLE_F16" not in os.environ
+        report["fusion"] = "GGML_VK_DISABLE_FUSION" not in os.environ
+    return report
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -83,6 +93,13 @@ def _print(report: dict[str, Any]) -> None:
         mark = "*" if device["name"] == report["default_device"] else " "
         memory = f"{format_bytes(device['memory_free'])} free of {format_bytes(device['memory_total'])}"
         print(f"{mark} {device['name']:<10} {device['type']:<5} {device['description']} ({memory})")
+        switches = [f"{name.replace('_', ' ')} {'on' if on else 'off'}"
+                    for name, on in device["features"].items() if name != "build"]
+        lacking = [graph for graph in device["graphs"] if not graph["supported"]]
+        graphs = f"{len(device['graphs']) - len(lacking)} of {len(device['graphs'])} graphs supported"
+        print(f"  {', '.join([*switches, graphs])}")
+        for graph in lacking:
+            print(f"  no {graph['graph']} with {graph['weights']} weights: {graph['unsupported'][0]}")
     print("* is what --device auto takes")
     print(f"threads: {report['default_threads']} by default")
     print(f"ggml {report['ggml_version']} (ggml-python {report['ggml_python_version']})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ class Backend:
         if not handle:
             raise BackendError(f"ggml could not open device {self.device.name}")
         self._handle: Any = handle
-        self._finalizer = weakref.finalize(self, ggml.ggml_backend_free, handle)
+        self._freed_late: list[tuple[Callable[[Any], None], Any]] = []
+        self._finalizer = weakref.finalize(self, _free_backend, handle, self._freed_late)
         if self.device.is_cpu:
             ggml.ggml_backend_cpu_set_n_threads(handle, self.threads)
 
@@ -93,12 +95,28 @@ class Backend:
         trusted; :mod:`pymagpie.ggml.ops` applies the rules itself."""
         return bool(ggml.ggml_backend_supports_op(self.handle, node))
 
+    @property
+    def alignment(self) -> int:
+        """Tensors of the device's memory begin at multiples of so many bytes."""
+        return ggml.ggml_backend_buft_get_alignment(ggml.ggml_backend_get_default_buffer_type(self.handle))
+
     def require_memory(self, size: int, what: str) -> None:
         """Raise :class:`BackendError`, stating both figures, when *size* bytes are more than the device has free."""
         free, _total = self.device.memory()
         if free and size > free:
             raise BackendError(f"{what} needs {format_bytes(size)} on {self.device.name}, "
                                f"which has {format_bytes(free)} free")
+
+    def free_memory(self, free: Callable[[Any], None], handle: Any) -> None:
+        """Call *free* with *handle*, which frees memory that graphs of this backend may have used.
+
+        Mesa's llvmpipe, at least up to 22.3, still looks at buffers that an earlier graph had bound, and corrupts the
+        heap when they are gone. What is on it is freed with the backend.
+        """
+        if self._handle is not None and self.device.description.startswith("llvmpipe"):
+            self._freed_late.append((free, handle))
+        else:
+            free(handle)
 
     def close(self) -> None:
         """Free the backend. Buffers and graphs made on it must be closed before."""
@@ -111,6 +129,12 @@ class Backend:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _free_backend(handle: Any, freed_late: list[tuple[Callable[[Any], None], Any]]) -> None:
+    ggml.ggml_backend_free(handle)
+    for free, memory in freed_late:
+        free(memory)
 
 
 def format_bytes(size: int) -> str:

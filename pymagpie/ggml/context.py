@@ -58,6 +58,9 @@ class Context:
         self._finalizer = weakref.finalize(self, ggml.ggml_free, handle)
         self.keep: list[Any] = []
         """Python objects that the context's nodes point to (callbacks and parameters of custom ops)."""
+        self.packs_operands = False
+        """Whether a product of two matrices copies f32 operands whose rows do not follow each other: ggml's Vulkan
+        backend would round them to f16."""
 
     @property
     def handle(self) -> Any:
@@ -258,7 +261,7 @@ class Buffer:
         self.context = context
         self.backend = backend
         self._handle: Any = handle
-        self._finalizer = weakref.finalize(self, ggml.ggml_backend_buffer_free, handle)
+        self._finalizer = weakref.finalize(self, backend.free_memory, ggml.ggml_backend_buffer_free, handle)
 
     @property
     def handle(self) -> Any:

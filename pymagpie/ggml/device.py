@@ -23,6 +23,12 @@ _FAMILIES = ("cpu", "cuda", "vulkan", "metal", "rocm", "sycl", "opencl", "cann",
 _ALIASES = {"mtl": "metal", "hip": "rocm"}
 
 
+class _Feature(ctypes.Structure):
+    """``ggml_backend_feature``."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
 @dataclass(frozen=True)
 class Device:
     """One device of this machine that ggml can compute on."""
@@ -53,6 +59,20 @@ class Device:
         if self.is_cpu and (available := _host_memory_available()) is not None:
             return min(available, total.value) if total.value else available, total.value
         return free.value, total.value
+
+    def features(self) -> dict[str, str]:
+        """What its backend was built with and found, by ggml's names and as ggml says it: ``AVX2``, ``LLAMAFILE``,
+        ``USE_GRAPHS`` (CUDA graphs) ...; a backend that says nothing gives an empty dictionary."""
+        registry = ggml.ggml_backend_dev_backend_reg(self.handle)
+        query = ggml.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_get_features")
+        if not query:
+            return {}
+        features = ctypes.CFUNCTYPE(ctypes.POINTER(_Feature), ctypes.c_void_p)(query)(registry)
+        found, index = {}, 0
+        while features[index].name:
+            found[features[index].name.decode()] = (features[index].value or b"").decode()
+            index += 1
+        return found
 
     def __str__(self) -> str:
         return self.name

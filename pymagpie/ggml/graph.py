@@ -11,6 +11,7 @@ from ..errors import BackendError, ModelError
 from .backend import Backend
 from .bindings import ggml
 from .context import Context, Tensor, type_name
+from .limits import broken_limit
 
 _MAX_LEAFS = 4096  # weights, caches and inputs that one graph may read
 
@@ -28,6 +29,7 @@ class Graph:
         self.name = name
         size = max_nodes + _MAX_LEAFS
         self.context = Context(max_nodes, graph_size=size)
+        self.context.packs_operands = backend.device.family == "vulkan"
         self._graph: Any = ggml.ggml_new_graph_custom(self.context.handle, size, False)
         self._allocator: Any = None
         self._finalizer: weakref.finalize | None = None
@@ -83,8 +85,13 @@ class Graph:
         """What the backend cannot run: one line for each such node, naming op, node and types."""
         if self.backend.device.is_cpu:
             return []  # its answer is always yes; ops.py has refused what it cannot do
-        return [f"{describe(node)} is not supported by {self.backend.device.name}"
-                for node in self.nodes() if not self.backend.supports_op(node)]
+        problems = []
+        for node in self.nodes():
+            reason = broken_limit(self.backend, node) if self.backend.supports_op(node) else ""
+            if reason is not None:
+                problems.append(f"{describe(node)} is not supported by {self.backend.device.name}"
+                                + (f": {reason}" if reason else ""))
+        return problems
 
     def allocate(self) -> None:
         """Ask the backend about every node, then give the graph its memory.
@@ -99,7 +106,7 @@ class Graph:
             raise ModelError("; ".join(problems[:3]) + (f" (and {len(problems) - 3} more)" if problems[3:] else ""))
         buffer_type = ggml.ggml_backend_get_default_buffer_type(self.backend.handle)
         allocator = ggml.ggml_gallocr_new(buffer_type)
-        finalizer = weakref.finalize(self, ggml.ggml_gallocr_free, allocator)
+        finalizer = weakref.finalize(self, self.backend.free_memory, ggml.ggml_gallocr_free, allocator)
         try:
             size = ctypes.c_size_t()
             ggml.ggml_gallocr_reserve_n_size(allocator, self._pointer, None, None, ctypes.byref(size))

@@ -92,7 +92,15 @@ def mul_mat(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
         _fail("mul_mat", "the first operand must not be transposed", a, b)
     if b.type != F32 and not (b.type == a.type == F16):
         _fail("mul_mat", "the second operand must be f32", a, b)
+    if ctx.packs_operands and b.ne[1] > 1:
+        a, b = _packed(ctx, a), _packed(ctx, b)
     return Tensor(ctx, ggml.ggml_mul_mat(ctx.take(), a.pointer, b.pointer))
+
+
+def _packed(ctx: Context, a: Tensor) -> Tensor:
+    """*a*, or a contiguous copy if it is f32 and its rows do not follow each other."""
+    rows_follow = a.nb[1] == a.nb[0] * a.ne[0] and (a.ne[3] == 1 or a.nb[3] == a.nb[2] * a.ne[2])
+    return a if rows_follow or a.type != F32 else cont(ctx, a)
 
 
 def set_precision_f32(product: Tensor) -> Tensor:
@@ -131,7 +139,7 @@ def sigmoid(ctx: Context, a: Tensor) -> Tensor:
 
 
 def step(ctx: Context, a: Tensor) -> Tensor:
-    """1 where a > 0, else 0."""
+    """1 where a > 0, 0 where a < 0; 0 itself gives 0, but 1 on Vulkan."""
     return _unary("step", ctx, a)
 
 

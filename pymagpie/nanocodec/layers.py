@@ -51,7 +51,10 @@ def conv1d_batched(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilati
     """
     ctx = graph.context
     taps, inputs, outputs, stacks = kernel.ne
-    columns = ops.im2col_1d(ctx, kernel, ops.permute(ctx, x, 0, 2, 1, 3), dilation, kernel.type)
+    by_stack = ops.permute(ctx, x, 0, 2, 1, 3)
+    columns = ops.im2col_1d(ctx, kernel, by_stack, dilation, kernel.type)
+    if not graph.backend.supports_op(columns.pointer):  # Vulkan and Metal read no strided input
+        columns = ops.im2col_1d(ctx, kernel, ops.cont(ctx, by_stack), dilation, kernel.type)
     matrix = ops.reshape(ctx, kernel, taps * inputs, outputs, stacks)
     product = ops.set_precision_f32(ops.mul_mat(ctx, columns, matrix))  # [T, C, n]
     return ops.add(ctx, ops.permute(ctx, product, 0, 2, 1, 3), bias)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import native
 from ..ggml import Backend, GGUFFile
 from ..ggml.device import Device, find_device
 from .config import CodecConfig
@@ -60,6 +61,7 @@ class NanoCodec:
         self.lock = threading.RLock()
         self._idle: list[_Stream] = []
         find_device(device)  # a wrong device is reported before a wrong file
+        native.load()  # cffi takes 0.1 s for it, which must not fall on the first chunk
         with GGUFFile.open(path) as file:
             self.config = CodecConfig.from_metadata(file.metadata, str(path))
             self.backend = Backend(device, threads)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_GRAPH_FRAMES = 4096
 """The most frames of one graph."""
 
-_GPU_WARM_RUNS = 3  # ggml captures a CUDA graph at its third unchanged run
+_CUDA_WARM_RUNS = 3  # ggml captures a CUDA graph at its third unchanged run
 
 
 class StreamState:
@@ -176,8 +176,8 @@ def check_frames(frames: int, what: str = "frames") -> int:
 def init_stream_graph(state: StreamState, frames: int = 4, warm: bool = True) -> StreamGraph:
     """Build and allocate the graph that decodes *frames* frames of *state*'s stream at a time.
 
-    With *warm* and a state that has decoded nothing yet, the graph is run on silence and the caches are cleared, so that
-    page faults and a GPU's capture of the graph are off the path of the first chunk.
+    With *warm* and a state that has decoded nothing yet, the graph is run on silence and the caches are cleared, so
+    that page faults and a GPU's capture of the graph are off the path of the first chunk.
 
     Raises ``ValueError`` for a closed state or a number of frames out of range, and as :meth:`Graph.allocate` does.
     """
@@ -190,7 +190,7 @@ def init_stream_graph(state: StreamState, frames: int = 4, warm: bool = True) ->
         graph = StreamGraph(state, frames)
         if warm and state.frames == 0 and not state.poisoned:
             silence = np.zeros((frames, state.codec.config.latent_channels), np.float32)
-            for _ in range(1 if state.codec.backend.device.is_cpu else _GPU_WARM_RUNS):
+            for _ in range(_CUDA_WARM_RUNS if state.codec.backend.device.family == "cuda" else 1):
                 graph.run(silence)
             state._clear()
     return graph

@@ -41,3 +41,10 @@ def model(path: Path) -> Iterator[AcousticModel]:
     """The model on one CPU thread, shared: every test must leave it usable."""
     with AcousticModel.load(path, device="cpu", threads=1) as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="session")
+def device_model(path: Path, device: str) -> Iterator[AcousticModel]:
+    """The model on each device that there is, shared."""
+    with AcousticModel.load(path, device=device, threads=1) as loaded:
+        yield loaded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,16 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 TINY = dict(base_channels=8, up_sample_rates=(2, 2), resblock_kernel_sizes=(3,), resblock_dilation_sizes=(1,),
             num_levels=(4, 3), num_codebooks=2, outtype="f32")
+SMALL = dict(base_channels=8, up_sample_rates=(2, 2), resblock_kernel_sizes=(3, 5), resblock_dilation_sizes=(1, 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Utterance:
+    """A golden utterance: codes (frames, 8) and audio (frames * 1024,), computed in float64."""
+
+    codes: np.ndarray
+    latents: np.ndarray
+    audio: np.ndarray
 
 
 def copy_gguf(source: Path, target: Path, *, replace: dict[str, np.ndarray] | None = None, drop: tuple[str, ...] = (),

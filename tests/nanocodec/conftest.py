@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from codec_models import TINY
+from codec_models import SMALL, TINY, Utterance
 
 from pymagpie import NanoCodec
 from pymagpie.synthetic import write_nanocodec
 
-
-@dataclasses.dataclass(frozen=True)
-class Utterance:
-    """A golden utterance: codes (frames, 8) and audio (frames * 1024,), computed in float64."""
-
-    codes: np.ndarray
-    latents: np.ndarray
-    audio: np.ndarray
+SOFTWARE_FRAMES = 2
+"""What a GPU computed on the CPU decodes of a golden utterance; the codec looks ahead of no frame."""
 
 
 @pytest.fixture(scope="session")
-def utterances(golden: Callable[[str], Path]) -> dict[str, Utterance]:
+def whole_utterances(golden: Callable[[str], Path]) -> dict[str, Utterance]:
     arrays = np.load(golden("nanocodec-tiny.npz"))
     return {name: Utterance(arrays[f"{name}_codes"], arrays[f"{name}_latents"], arrays[f"{name}_audio_f64"])
             for name in ("t37", "t3", "t1")}
+
+
+@pytest.fixture(scope="session")
+def utterances(whole_utterances: dict[str, Utterance], software: bool) -> dict[str, Utterance]:
+    """For parity on a device: whole, or the first frames of each where the device is slow."""
+    frames = SOFTWARE_FRAMES if software else None
+    return {name: Utterance(one.codes[:frames], one.latents[:, :frames], one.audio[:frames and frames * 1024])
+            for name, one in whole_utterances.items()}
 
 
 @pytest.fixture(params=["stock", "batched", "native"])
@@ -43,10 +44,29 @@ def kernels(request: pytest.FixtureRequest, device: str) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def codec_path(golden: Callable[[str], Path], software: bool,
+               tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``codec_path(outtype)``, for tests of streaming: the golden codec, or one of its kind with fewer and smaller
+    stages where the device is slow. Both take the golden codes."""
+    def find(outtype: str) -> Path:
+        if not software:
+            return golden(f"nanocodec-tiny.{outtype}.gguf")
+        path = tmp_path_factory.getbasetemp() / f"small-codec.{outtype}.gguf"
+        return path if path.exists() else write_nanocodec(path, outtype=outtype, **SMALL)
+    return find
+
+
 @pytest.fixture
-def codec(golden: Callable[[str], Path], device: str, kernels: str) -> Iterator[NanoCodec]:
-    with NanoCodec.load(golden("nanocodec-tiny.f32.gguf"), device, threads=2, kernels=kernels) as model:
+def codec(codec_path: Callable[[str], Path], device: str, kernels: str) -> Iterator[NanoCodec]:
+    with NanoCodec.load(codec_path("f32"), device, threads=2, kernels=kernels) as model:
         yield model
+
+
+@pytest.fixture(scope="session")
+def codes(whole_utterances: dict[str, Utterance]) -> np.ndarray:
+    """Golden codes, int (37, 8)."""
+    return whole_utterances["t37"].codes
 
 
 @pytest.fixture(scope="session")
