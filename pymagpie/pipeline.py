@@ -4,16 +4,18 @@ The caller makes frames; every block of them is decoded by the worker's thread w
 ``depth`` blocks are under way; a caller that is ahead by more waits for audio. A fault of the worker reaches the caller
 as the exception it was, at the next call. Nothing here depends on timing: the caller decides which frames form a block.
 
-**Two thread pools on one CPU.** When acoustic model and codec both compute on the CPU they take turns: the caller waits
-for each block that it has handed over (``depth=0``), so that whoever computes has all the threads, and never more
-threads compute than the user asked for. Otherwise the two devices work side by side.
+**Two thread pools on one CPU.** When acoustic model and codec both compute on the CPU they take turns in the caller's
+thread (:class:`InlineCodec`), so that whoever computes has all the threads, and never more threads compute than the
+user asked for. A second thread would bring a second OpenMP team, and with more threads than cores libgomp hardly spins
+at a barrier: a step of the full model then takes five times as long, even while the codec does nothing. Otherwise the
+two devices work side by side.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from types import TracebackType
 
@@ -110,6 +112,48 @@ class CodecWorker:
                 self._results.put(samples)
         except BaseException as error:
             self._results.put(error)
+
+
+class InlineCodec:
+    """A :class:`CodecWorker` without the thread: each block is decoded as it is handed over.
+
+    ``decode`` must give the samples of a block once it has the block; only the last one may wait for the end.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._blocks: deque[np.ndarray] = deque()
+        self._finished: deque[np.ndarray] = deque()
+        self._ended = False
+        self._results = decode(self._incoming())
+
+    def submit(self, block: np.ndarray) -> None:
+        """Decode a block. Raises what the codec raises."""
+        self._blocks.append(block)
+        self._finished.append(next(self._results))
+
+    def finished(self) -> Iterator[np.ndarray]:
+        """The audio that is there now, in order."""
+        while self._finished:
+            yield self._finished.popleft()
+
+    def drain(self, rest: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Decode a last block of any size, or none; the audio of all that is left. Raises what the codec raises."""
+        if rest is not None:
+            self._blocks.append(rest)
+        self._ended = True
+        yield from self.finished()
+        yield from self._results
+
+    def __enter__(self) -> InlineCodec:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if isinstance(self._results, Generator):
+            self._results.close()
+
+    def _incoming(self) -> Iterator[np.ndarray]:
+        while self._blocks or not self._ended:
+            yield self._blocks.popleft()
 
 
 def arriving(codes: Iterator[np.ndarray], clock: CodecClock) -> Iterator[np.ndarray]:

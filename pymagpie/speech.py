@@ -26,7 +26,7 @@ import numpy as np
 from pymagpie.audio import Audio, AudioChunk
 from pymagpie.errors import MagpieError, ModelError
 from pymagpie.metrics import CodecClock, SpeechClock
-from pymagpie.pipeline import CodecWorker, arriving, timed
+from pymagpie.pipeline import CodecWorker, Decode, InlineCodec, arriving, timed
 from pymagpie.speech_stream import Call, Progress, SpeechStream
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ class Magpie:
                 acoustic.warm_up()
             loaded.pop_all()
         return magpie
+
+    def _codec_worker(self, decode: Decode) -> CodecWorker | InlineCodec:
+        return CodecWorker(decode, self._depth) if self._depth else InlineCodec(decode)
 
     @property
     def sample_rate(self) -> int:
@@ -250,7 +253,7 @@ class Magpie:
             block.clear()
             return codes
 
-        with call.generation as frames, CodecWorker(decode, self._depth) as worker:
+        with call.generation as frames, self._codec_worker(decode) as worker:
             for frame in frames:
                 block.append(frame)
                 clock.frames += 1

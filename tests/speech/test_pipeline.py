@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pymagpie.metrics import CodecClock
-from pymagpie.pipeline import CodecWorker, arriving, timed
+from pymagpie.pipeline import CodecWorker, InlineCodec, arriving, timed
 
 
 def double(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
@@ -125,3 +125,13 @@ def test_waiting_for_codes_is_not_decoding() -> None:
     chunks = list(timed(double(arriving(codes(), clock)), clock))
     assert len(chunks) == 3 and clock.samples == 30 and clock.host_copies_per_chunk == 0
     assert clock.busy_s < clock.chunk_ends[2] - clock.chunk_ends[0]
+
+
+def test_inline_decodes_each_block_as_it_comes_and_the_rest_at_the_end() -> None:
+    with InlineCodec(double) as codec:
+        for number in range(3):
+            codec.submit(np.full(2, number))
+            assert [samples.tolist() for samples in codec.finished()] == [[2 * number] * 2]
+        assert [samples.tolist() for samples in codec.drain(np.full(1, 7))] == [[14]]
+    with InlineCodec(double) as codec:
+        assert list(codec.drain()) == []
