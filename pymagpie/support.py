@@ -27,7 +27,7 @@ OUTTYPES = ("f32", "f16")
 """Weight types of the models asked about."""
 
 # As the public codec, in fewer and smaller stages: three stacks, upsamplers that are grouped.
-_CODEC: dict[str, Any] = {"base_channels": 16, "up_sample_rates": (4, 2), "resblock_kernel_sizes": (3, 7, 11),
+_CODEC: dict[str, Any] = {"base_channels": 56, "up_sample_rates": (4, 2), "resblock_kernel_sizes": (3, 7, 11),
                           "resblock_dilation_sizes": (1, 3)}
 _TEXT = 48  # tokens
 _COLUMNS = 128
@@ -75,12 +75,12 @@ def graph_builders(device: Device, outtype: str, stack: ExitStack,
     *kernels* as for :meth:`NanoCodec.load`."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     path = write_nanocodec(folder / "codec.gguf", outtype=outtype, **_CODEC)
-    codec = stack.enter_context(NanoCodec.load(path, device.name, 1, kernels))
+    codec = stack.enter_context(NanoCodec.load(path, device, 1, kernels))
     state = stack.enter_context(StreamState(codec))
     for name, frames in (("codec streaming", _STREAM_FRAMES), ("codec offline", OFFLINE_FRAMES)):
         yield name, partial(_codec_graph, codec, state, frames)
     path = write_magpie(folder / "magpie.gguf", size="tiny", outtype=outtype)
-    model = stack.enter_context(AcousticModel.load(path, device.name, 1))
+    model = stack.enter_context(AcousticModel.load(path, device, 1))
     cross = model.encoder.cross_cache(_TEXT)
     yield "encoder", partial(model.encoder.build_encoder, _TEXT)
     yield "cross-attention projection", partial(model.encoder.build_projection, _TEXT, cross)

@@ -10,7 +10,8 @@ from .bindings import ggml
 # On Vulkan these reach a view at any byte; every other op needs its operands where a storage buffer may be bound.
 _ANY_OFFSET = frozenset(getattr(ggml, f"GGML_OP_{name}") for name in (
     "NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "ADD", "SUB", "MUL", "DIV", "ACC", "CONCAT", "CPY", "CONT",
-    "DUP", "SCALE", "SQR", "SQRT", "SIN", "COS", "CLAMP", "REPEAT", "PAD", "SUM_ROWS", "SET_ROWS", "IM2COL"))
+    "DUP", "SCALE", "SQR", "SQRT", "SIN", "COS", "CLAMP", "REPEAT", "UNARY", "LEAKY_RELU", "NORM", "PAD", "SUM_ROWS",
+    "SET_ROWS"))
 
 
 def broken_limit(backend: Backend, node: Any) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import NonFiniteError
 from ..ggml import F16, F32, I32, Backend, Buffer, Context, Tensor, ops
-from .layers import Shape, StageGraph, feed_forward, layer_norm, sequence_attention
+from .layers import ROW_MULTIPLES, Shape, StageGraph, feed_forward, layer_norm, sequence_attention
 from .weights import Weights
 
 NEG_INF = np.float32(-np.inf)
@@ -117,7 +117,8 @@ class TextEncoder:
             self._constants.close()
 
     def _padded(self, n: int) -> int:
-        return min(-(-n // _ROUND) * _ROUND, self.weights.config.max_text)
+        multiple = max(_ROUND, ROW_MULTIPLES.get(self.backend.device.family, 1))
+        return min(-(-n // multiple) * multiple, self.weights.config.max_text)
 
     def build_encoder(self, n: int) -> StageGraph:
         """The graph that encodes *n* tokens, not allocated yet."""

@@ -15,6 +15,9 @@ from .native_matmul import mul_mat
 from .weights import LayerWeights
 
 NORM_EPS = 1e-5
+ROW_MULTIPLES = {"metal": 32}
+"""What the positions of a sequence are filled up to, by device family: attention multiplies over them, and on Apple
+GPUs with tensor units ggml's matrix product makes NaN of rows of another length."""
 
 
 class StageGraph(Graph):

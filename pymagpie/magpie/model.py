@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MagpieError
-from ..ggml import Backend, GGUFFile
+from ..ggml import Backend, Device, GGUFFile
 from .config import MagpieConfig
 from .encoder import TextEncoder
 from .generate import SILENCE, SPEECH, Frame, Generation, GenerationResult, PieceResult, with_last
@@ -50,7 +50,7 @@ class AcousticModel:
         self._closed = False
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto", threads: int | None = None) -> AcousticModel:
+    def load(cls, path: str | Path, device: str | Device = "auto", threads: int | None = None) -> AcousticModel:
         """Load a GGUF file. *threads* counts for the CPU only.
 
         Raises :class:`ModelNotFoundError`, :class:`ModelError` for a file that is no usable MagpieTTS model,

@@ -22,7 +22,7 @@ from .config import MagpieConfig
 from .decoder import DecoderState, Trunk
 from .encoder import CrossCache
 from .io import StepIO, aligned
-from .layers import StageGraph
+from .layers import ROW_MULTIPLES, StageGraph
 from .local_transformer import LocalTransformer, build_sampling, parallel_logits, sampling_results
 from .weights import Weights
 
@@ -54,6 +54,8 @@ class Stages:
         self.alignment_layers, self.prior_layers = alignment_layers, prior_layers
         self.column_bucket = column_bucket
         self.state = DecoderState(weights, backend, branches, columns)
+        self.prefill_frames = self._filled(1, columns - self.config.context_frames)
+        """Groups of codes that a pre-fill has room for: one, and where the device wants it, masked ones behind."""
         self.built: dict[Hashable, Stage] = {}
 
     def step(self, cross: CrossCache, index: int, tail: Tail) -> Stage:
@@ -67,7 +69,7 @@ class Stages:
     def sequence(self, cross: CrossCache, frames: int) -> tuple[Stage, int]:
         """The graph of the whole prefix for *frames* groups of codes, and how many it has room for."""
         limit = self.config.decoder.positions - self.config.context_frames
-        bucket = min(-(-frames // self.column_bucket) * self.column_bucket, limit)
+        bucket = self._filled(min(-(-frames // self.column_bucket) * self.column_bucket, limit), limit)
         return self._stage(("sequence", cross.capacity, bucket), partial(self.build_sequence, cross, bucket)), bucket
 
     def blank(self) -> Stage:
@@ -94,6 +96,11 @@ class Stages:
             stage.close()
         self.built.clear()
         self.state.close()
+
+    def _filled(self, frames: int, limit: int) -> int:
+        """*frames*, at most *limit*, with those that fill a sequence up to the multiple that the device wants."""
+        rows = self.config.context_frames + frames
+        return min(frames + -rows % ROW_MULTIPLES.get(self.backend.device.family, 1), limit)
 
     def _stage(self, key: Hashable, build: Callable[[], Stage]) -> Stage:
         stage = self.built.get(key)
@@ -153,20 +160,22 @@ class Stages:
 
     def _build_prefill(self, cross: CrossCache, tail: Tail) -> Stage:
         """Context and BOS of the conditional branch; the other's hidden vector is at hand."""
-        io = self._io(cross, self._sequence_ints(1), (self.config.context_frames + 1) ** 2, tail)
+        frames = self.prefill_frames
+        io = self._io(cross, self._sequence_ints(frames), (self.config.context_frames + frames) ** 2, tail)
         graph = StageGraph(self.backend, self._max_nodes(), "decoder pre-fill")
         trunk = self._trunk(graph, io, cross)
-        trunk.build_sequence(1, range(1), write_cache=True)
+        trunk.build_sequence(frames, range(1), write_cache=True)
         if self.state.branches > 1:
             trunk.hidden = ops.concat(graph.context, trunk.hidden, self.state.blank_hidden, 1)
         return self._finish(graph, io, trunk, tail)
 
     def _build_blank(self) -> Stage:
-        mask = (self.config.context_frames + 1) ** 2
-        io = StepIO(self.backend, self._sequence_ints(1), {"self_mask": mask}, {"-": 1})
+        frames = self.prefill_frames
+        mask = (self.config.context_frames + frames) ** 2
+        io = StepIO(self.backend, self._sequence_ints(frames), {"self_mask": mask}, {"-": 1})
         graph = StageGraph(self.backend, self._max_nodes(), "decoder pre-fill, unconditional")
         trunk = self._trunk(graph, io, None)
-        trunk.build_sequence(1, range(1, 2), write_cache=True)
+        trunk.build_sequence(frames, range(1, 2), write_cache=True)
         graph.expand(ops.cpy(graph.context, trunk.hidden, self.state.blank_hidden))
         return Stage(graph, io)
 

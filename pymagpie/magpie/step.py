@@ -169,7 +169,7 @@ class StepEngine:
     def _run(self, stage: Stage, index: int, codes: np.ndarray, prior: np.ndarray | None) -> None:
         io = stage.io
         if index == 0:
-            self._fill_sequence(io, 1, codes[None])
+            self._fill_sequence(io, self.stages.prefill_frames, codes[None])
         else:
             position = self.config.context_frames + index
             for slot, code in enumerate(codes):
@@ -188,7 +188,7 @@ class StepEngine:
     def _fill_blank(self) -> None:
         """Pre-fill the unconditional branch, which depends on no text and no voice."""
         stage = self.stages.blank()
-        self._fill_sequence(stage.io, 1, self.bos()[None])
+        self._fill_sequence(stage.io, self.stages.prefill_frames, self.bos()[None])
         stage.io.upload()
         self._compute(stage.graph)
         self._blank_context_len = self.context_len

@@ -33,9 +33,10 @@ class BatchedDecoder(StockDecoder):
         shapes: dict[str, tuple[int, ...]] = {
             spec.name: self.cache_ne(spec) for spec in self.config.cache_plan() if spec.name not in residual}
         for stage in self.config.stages():
+            channels = self.weights.padded(stage.out_channels)
             for conv in _convs(stage):
                 if columns := self._columns(stage, conv):
-                    shapes[joined_name(conv.name)] = (columns, len(stage.stacks), stage.out_channels)
+                    shapes[joined_name(conv.name)] = (columns, len(stage.stacks), channels)
         return shapes
 
     @staticmethod
@@ -61,7 +62,7 @@ class BatchedDecoder(StockDecoder):
     @staticmethod
     def _newest(graph: Graph, shared: Tensor, spec: CacheSpec, stack: int) -> Tensor:
         offset = stack * shared.nb[1] + (shared.ne[0] - spec.columns) * shared.nb[0]
-        return ops.view(graph.context, shared, (spec.columns, spec.channels), (shared.nb[2],), offset)
+        return ops.view(graph.context, shared, (spec.columns, shared.ne[2]), (shared.nb[2],), offset)
 
     @property
     def max_nodes(self) -> int:

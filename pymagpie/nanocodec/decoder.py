@@ -20,6 +20,10 @@ KERNELS = ("auto", "native", "batched", "stock", "dense")
 with the residual stacks of short chunks batched, for GPUs; without batching; or also with the upsamplers kept dense (a
 debug switch, to measure what the compact form gains)."""
 
+CHANNEL_MULTIPLES = {"metal": 32}
+"""What channels are filled up to, by device family: on Apple GPUs with tensor units ggml's matrix product needs rows of
+a multiple of 32 and makes NaN of others."""
+
 Caches = dict[str, Tensor]
 
 
@@ -76,13 +80,15 @@ class StockDecoder(Decoder):
                  joined_type: int | None = None) -> None:
         super().__init__(config, backend)
         self.name = "dense" if dense else "stock"
-        self.weights = StockWeights(config, file, backend, dense, joined_type)
+        multiple = CHANNEL_MULTIPLES.get(backend.device.family, 1)
+        self.weights = StockWeights(config, file, backend, dense, joined_type, multiple)
 
     def cache_ne(self, spec: CacheSpec) -> tuple[int, int]:
-        return spec.columns, spec.channels
+        return spec.columns, self.weights.padded(spec.channels)
 
     def arrange(self, latents: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(latents.T)
+        missing = self.weights.padded(latents.shape[1]) - latents.shape[1]
+        return np.ascontiguousarray(np.pad(latents.T, ((0, missing), (0, 0))))
 
     @property
     def max_nodes(self) -> int:
@@ -91,7 +97,7 @@ class StockDecoder(Decoder):
 
     def build(self, graph: Graph, caches: Caches, frames: int) -> tuple[Tensor, Tensor]:
         config = self.config
-        latents = graph.input(F32, (frames, config.latent_channels), "latents")
+        latents = graph.input(F32, (frames, self.weights.padded(config.latent_channels)), "latents")
         x = self._conv(graph, caches, config.pre, latents)
         for stage in config.stages():
             x = self._stage(graph, caches, stage, x)
@@ -104,6 +110,7 @@ class StockDecoder(Decoder):
         kernel, bias = self.weights[f"{stage.upsampler}.w"], self.weights[f"{stage.upsampler}.b"]
         if stage.index in self.weights.compact:
             x = layers.upsample_compact(graph, kernel, bias, x)
+            x = layers.fill_up(graph, x, self.weights.get(f"{stage.upsampler}.fill"))
         else:
             x = layers.upsample_dense(graph, kernel, bias, x, stage.rate)
         return self._residual(graph, caches, stage, x)
@@ -126,7 +133,8 @@ class StockDecoder(Decoder):
                              conv.dilation)
 
     def _activation(self, graph: Graph, name: str, x: Tensor) -> Tensor:
-        return layers.half_snake(graph, self.weights[f"{name}.alpha"], self.weights[f"{name}.alpha_inv"], x)
+        return layers.half_snake(graph, self.weights[f"{name}.alpha"], self.weights[f"{name}.alpha_inv"], x,
+                                 self.weights.snakes[name])
 
     @property
     def weight_bytes(self) -> int:

@@ -60,10 +60,10 @@ def conv1d_batched(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, dilati
     return ops.add(ctx, ops.permute(ctx, product, 0, 2, 1, 3), bias)
 
 
-def half_snake(graph: Graph, alpha: Tensor, inverse: Tensor, x: Tensor) -> Tensor:
-    """x + sin(alpha x)^2 / alpha on the lower half of the channels (rounded down), leaky ReLU on the others.
+def half_snake(graph: Graph, alpha: Tensor, inverse: Tensor, x: Tensor, snakes: int) -> Tensor:
+    """x + sin(alpha x)^2 / alpha on the first *snakes* channels, leaky ReLU on the others.
 
-    x [T, C] with alpha and inverse [1, C], or x [T, n, C] with [1, n, C]. alpha and inverse are zero on the upper half,
+    x [T, C] with alpha and inverse [1, C], or x [T, n, C] with [1, n, C]. alpha and inverse are zero on the others,
     so the snake leaves it alone and the leaky ReLU can follow in place, on a block that is contiguous; it is expanded
     before any reader of the result. The five operators of the snake, in this order and on matrices, are what CUDA and
     Vulkan fuse.
@@ -74,8 +74,7 @@ def half_snake(graph: Graph, alpha: Tensor, inverse: Tensor, x: Tensor) -> Tenso
     flat = x if dims[1] == 1 else ops.reshape(ctx, x, frames, rows)
     wave = ops.sqr(ctx, ops.sin(ctx, ops.mul(ctx, flat, alpha)))
     y = ops.add(ctx, flat, ops.mul(ctx, wave, inverse))
-    stacks, channels = (1, dims[0]) if dims[1] == 1 else dims
-    lower = channels // 2 * stacks
+    lower = snakes * (1 if dims[1] == 1 else dims[0])
     upper = ops.view(ctx, y, (frames, rows - lower), offset=lower * frames * _ITEM)
     graph.expand(ops.leaky_relu(ctx, upper, LEAKY_SLOPE, inplace=True))
     return y if dims[1] == 1 else ops.reshape(ctx, y, frames, *dims)
@@ -95,6 +94,14 @@ def upsample_compact(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor) -> T
     pairs = ops.concat(ctx, halves[0], halves[1], 0)  # [2 * e, T, Cout]
     product = ops.set_precision_f32(ops.mul_mat(ctx, kernel, pairs))  # [rate, T, Cout]
     return ops.add(ctx, ops.reshape(ctx, product, rate * frames, outputs), bias)
+
+
+def fill_up(graph: Graph, x: Tensor, zeros: Tensor | None) -> Tensor:
+    """x [T, C] with the channels of *zeros* [1, m] behind its own: [T, C + m]; x itself without *zeros*."""
+    if zeros is None:
+        return x
+    ctx = graph.context
+    return ops.concat(ctx, x, ops.repeat_4d(ctx, zeros, x.ne[0], zeros.ne[1]), 1)
 
 
 def upsample_dense(graph: Graph, kernel: Tensor, bias: Tensor, x: Tensor, rate: int) -> Tensor:

@@ -103,28 +103,37 @@ class StockWeights:
     """The weights in the form that ggml's own operators take, in one buffer on *backend*."""
 
     def __init__(self, config: CodecConfig, file: GGUFFile, backend: Backend, dense: bool = False,
-                 joined_type: int | None = None) -> None:
+                 joined_type: int | None = None, channel_multiple: int = 1) -> None:
         """*dense* keeps every upsampler dense, to compare with the compact form; *joined_type* adds the
-        residual stacks' weights joined, with kernels of that type (see :func:`joined_name`).
+        residual stacks' weights joined, with kernels of that type (see :func:`joined_name`); channels are filled up
+        with zeros to a multiple of *channel_multiple*.
 
         Raises :class:`ModelError` for tensors that are missing or misshapen and :class:`BackendError` when they do not
         fit the device.
         """
         check_tensors(config, file)
         self._file, self._joined_type = file, F32 if joined_type is None else joined_type
+        self._channel_multiple = channel_multiple
         self._tensors: dict[str, Tensor] = {}
         self.compact: set[int] = set()
         """Indices of the stages whose upsampler is grouped."""
+        self.snakes: dict[str, int] = {}
+        """Channels of each half-snake that are snakes; the others are leaky."""
         loads: list[_Load] = []
         for conv in config.convs():
-            loads += [_Load(f"{conv.name}.w", (conv.kernel, conv.in_channels, conv.out_channels),
-                            partial(read_f32, file, f"{conv.name}.w")), self._bias(conv.name, conv.out_channels)]
+            outputs = conv.out_channels if conv == config.post else self.padded(conv.out_channels)
+            loads += [_Load(f"{conv.name}.w", (conv.kernel, self.padded(conv.in_channels), outputs),
+                            partial(read_f32, file, f"{conv.name}.w")), self._bias(conv.name, outputs)]
         for stage in config.stages():
             loads += self._upsampler(stage, dense)
             loads += self._joined(stage) if joined_type is not None else []
         for name, channels in config.activations().items():
-            loads += self._half_snake(name, half_snake_parameters(file, name, channels))
+            loads += self._half_snake(name, half_snake_parameters(file, name, channels), channels)
         self._load(loads, backend)
+
+    def padded(self, channels: int) -> int:
+        """*channels* with those of zeros that fill them up."""
+        return -(-channels // self._channel_multiple) * self._channel_multiple
 
     def _load(self, loads: list[_Load], backend: Backend) -> None:
         context = Context(len(loads))
@@ -137,17 +146,17 @@ class StockWeights:
             raise
         try:
             for load in loads:
-                self._tensors[load.name].set(load.read().astype(DTYPES[load.type], copy=False))
+                self._tensors[load.name].set(_filled(load.read(), load.ne).astype(DTYPES[load.type], copy=False))
         except BaseException:
             self.buffer.close()
             raise
 
     def _bias(self, name: str, channels: int) -> _Load:
-        return _Load(f"{name}.b", (1, channels), partial(read_f32, self._file, f"{name}.b"))
+        return _Load(f"{name}.b", (1, channels), lambda: read_f32(self._file, f"{name}.b").reshape(-1, 1))
 
-    @staticmethod
-    def _half_snake(name: str, parameters: tuple[Array, Array]) -> list[_Load]:
-        return [_Load(f"{name}.{part}", (1, values.size), partial(np.asarray, values))
+    def _half_snake(self, name: str, parameters: tuple[Array, Array], channels: int, stacks: int = 1) -> list[_Load]:
+        self.snakes[name] = channels // 2
+        return [_Load(f"{name}.{part}", (1, stacks * self.padded(channels)), partial(np.asarray, values))
                 for part, values in zip(("alpha", "alpha_inv"), parameters, strict=True)]
 
     def _upsampler(self, stage: StageSpec, dense: bool) -> list[_Load]:
@@ -156,25 +165,31 @@ class StockWeights:
         compact = None if dense else compact_kernel(stored, stage.rate)
         if compact is not None:
             self.compact.add(stage.index)
-        kernel = stored if compact is None else compact
-        return [_Load(name, tuple(reversed(kernel.shape)), partial(np.asarray, kernel)),
-                self._bias(stage.upsampler, stage.out_channels)]
+        outputs = self.padded(stage.out_channels)
+        if compact is None:
+            return [_Load(name, (2 * stage.rate, outputs, self.padded(stage.in_channels)), partial(np.asarray, stored)),
+                    self._bias(stage.upsampler, outputs)]
+        loads = [_Load(name, tuple(reversed(compact.shape)), partial(np.asarray, compact)),
+                 self._bias(stage.upsampler, stage.out_channels)]
+        if missing := outputs - stage.out_channels:
+            loads.append(_Load(f"{stage.upsampler}.fill", (1, missing), partial(np.zeros, (missing, 1), np.float32)))
+        return loads
 
     def _joined(self, stage: StageSpec) -> list[_Load]:
         loads = []
-        stacks, channels = len(stage.stacks), stage.out_channels
+        stacks, channels, padded = len(stage.stacks), stage.out_channels, self.padded(stage.out_channels)
         for blocks in zip(*stage.stacks, strict=True):
             for convs in ([block.input_conv for block in blocks], [block.skip_conv for block in blocks]):
                 taps = max(conv.kernel for conv in convs)
                 name = joined_name(convs[0].name)
-                loads += [_Load(f"{name}.w", (taps, channels, channels, stacks),
+                loads += [_Load(f"{name}.w", (taps, padded, padded, stacks),
                                 partial(self._join_kernels, [conv.name for conv in convs], taps), self._joined_type),
-                          _Load(f"{name}.b", (1, stacks, channels),
+                          _Load(f"{name}.b", (1, stacks, padded),
                                 partial(self._interleave, [f"{conv.name}.b" for conv in convs]))]
             for names in ([block.input_activation for block in blocks], [block.skip_activation for block in blocks]):
                 pairs = [half_snake_parameters(self._file, name, channels) for name in names]
                 alpha, inverse = (np.stack(values, axis=1).ravel() for values in zip(*pairs, strict=True))
-                loads += self._half_snake(joined_name(names[0]), (alpha, inverse))
+                loads += self._half_snake(joined_name(names[0]), (alpha, inverse), channels, stacks)
         return loads
 
     def _join_kernels(self, names: list[str], taps: int) -> Array:
@@ -187,6 +202,9 @@ class StockWeights:
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
+    def get(self, name: str) -> Tensor | None:
+        return self._tensors.get(name)
+
     @property
     def closed(self) -> bool:
         return self.buffer.closed
@@ -197,6 +215,12 @@ class StockWeights:
 
     def close(self) -> None:
         self.buffer.close()
+
+
+def _filled(values: Array, ne: tuple[int, ...]) -> Array:
+    """*values* with zeros behind them in every dimension that is shorter than *ne* (ggml order) says."""
+    values = values.reshape(*values.shape, *(1,) * (len(ne) - values.ndim))
+    return np.pad(values, [(0, n - have) for n, have in zip(reversed(ne), values.shape, strict=True)])
 
 
 def joined_name(name: str) -> str:

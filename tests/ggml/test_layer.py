@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +30,10 @@ from pymagpie.ggml import (
     ggml_version,
     list_devices,
     ops,
+    vulkan,
 )
 from pymagpie.ggml.bindings import ggml
+from pymagpie.ggml.limits import broken_limit
 
 
 @pytest.fixture
@@ -213,6 +217,72 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess:
 def test_a_malformed_vulkan_device_list_is_refused_before_ggml_sees_it() -> None:
     done = run("import pymagpie.ggml", GGML_VK_VISIBLE_DEVICES="first")
     assert done.returncode == 1 and "GGML_VK_VISIBLE_DEVICES is 'first'" in done.stderr
+
+
+@pytest.mark.parametrize(("present", "message"), [(2, "devices 0 to 1"), (1, "device 0 here"), (0, "no device here")])
+def test_a_vulkan_device_that_does_not_exist_is_refused_before_ggml_sees_it(
+        present: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vulkan.VISIBLE_DEVICES, "0,2")
+    monkeypatch.setattr(vulkan, "physical_device_count", lambda: present)
+    vulkan.check_visible_devices(tmp_path)  # a build without Vulkan looks at no such list
+    (tmp_path / "libggml-vulkan.so").touch()
+    with pytest.raises(ValueError, match=f"GGML_VK_VISIBLE_DEVICES is 0,2, but Vulkan has .*{message}"):
+        vulkan.check_visible_devices(tmp_path)
+    monkeypatch.setenv(vulkan.VISIBLE_DEVICES, ",".join(map(str, range(present))))
+    vulkan.check_visible_devices(tmp_path)
+
+
+def test_the_vulkan_loader_is_asked_how_many_devices_there_are() -> None:
+    visible = {device.name for device in list_devices() if device.family == "vulkan"}
+    count = vulkan.physical_device_count()
+    assert count is None and not visible or count is not None and count >= len(visible)
+
+
+def test_vulkan_products_keep_full_precision_unless_the_user_says_no() -> None:
+    script = "import os; import pymagpie.ggml; print(os.environ.get('GGML_VK_DISABLE_F16'))"
+    assert run(script, GGML_VK_DISABLE_F16="0").stdout == "None\n"
+    assert run("import os; os.environ.pop('GGML_VK_DISABLE_F16', None)\n" + script).stdout == "1\n"
+
+
+def test_a_view_at_an_odd_byte_is_no_operand_of_a_vulkan_product() -> None:
+    """Vulkan would assert it when the graph runs; a sum may begin anywhere."""
+    with Backend("cpu", 1) as backend, Context(16) as context:
+        table, x = context.new_tensor(F32, (32, 9)), context.new_tensor(F32, (28, 2))
+        odd = ops.view(context, table, (28, 4), offset=4)
+        product, total = ops.mul_mat(context, odd, x).pointer, ops.add(context, odd, odd).pointer
+        assert broken_limit(backend, product) is None
+        backend.device = replace(backend.device, name="Vulkan0")
+        assert "starts at byte 4 of its memory, not at a multiple of" in (broken_limit(backend, product) or "")
+        assert broken_limit(backend, total) is None
+        aligned = ops.view(context, table, (28, 4), offset=128)
+        assert broken_limit(backend, ops.mul_mat(context, aligned, x).pointer) is None
+
+
+def test_strided_operands_of_a_vulkan_product_are_copied(device: str) -> None:
+    """They would be rounded to f16: 3e-4."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((24, 3, 64), np.float32), rng.standard_normal((20, 3, 64), np.float32)
+    with Backend(device, 1) as backend, Graph(backend, 32) as graph:
+        first, second = graph.input(F32, (64, 3, 24), "a"), graph.input(F32, (64, 3, 20), "b")
+        ctx = graph.context
+        product = graph.output(ops.mul_mat(ctx, *(ops.permute(ctx, x, 0, 2, 1, 3) for x in (first, second))))
+        graph.allocate()
+        first.set(a)
+        second.set(b)
+        graph.compute()
+        np.testing.assert_allclose(product.get(), np.einsum("mhk,nhk->hnm", a, b), rtol=0, atol=2e-5)
+
+
+def test_memory_on_llvmpipe_is_freed_with_the_backend() -> None:
+    """Its driver looks at freed buffers; elsewhere memory goes at once."""
+    freed: list[int] = []
+    with Backend("cpu", 1) as backend:
+        backend.free_memory(freed.append, 1)
+        assert freed == [1]
+        backend.device = replace(backend.device, description="llvmpipe (LLVM 15.0.6, 256 bits)")
+        backend.free_memory(freed.append, 2)
+        assert freed == [1]
+    assert freed == [1, 2]
 
 
 def test_the_spin_count_is_set_unless_the_user_did() -> None:

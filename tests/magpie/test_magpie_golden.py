@@ -18,7 +18,7 @@ CASES = ("main", "cfg1_prior1", "cfg0_prior1", "cfg1_prior0", "cfg0_prior0", "cf
          "prior_all_layers", "finished_tracking", "parallel_head", "kv_cache", "infer_batch_nocache", "no_min_frames")
 SOFTWARE_CASES = ("cfg0_prior0_eos", "kv_cache")
 """Those for a GPU computed on the CPU: a short one that recomputes its prefix, and the one of the cached mode."""
-SOFTWARE_STEPS = 6
+SOFTWARE_STEPS = 4
 
 
 def case_options(case: dict[str, Any], layers: int) -> dict[str, Any]:
