@@ -71,11 +71,6 @@ def mul(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
     return _binary("mul", ctx, a, b)
 
 
-def div(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
-    """a / b, b repeated to the shape of a."""
-    return _binary("div", ctx, a, b)
-
-
 def scale(ctx: Context, a: Tensor, factor: float, bias: float = 0.0) -> Tensor:
     """a * factor + bias."""
     _need_f32("scale", a)
@@ -128,11 +123,6 @@ def sqr(ctx: Context, a: Tensor) -> Tensor:
     return _unary("sqr", ctx, a)
 
 
-def exp(ctx: Context, a: Tensor) -> Tensor:
-    """e to the a."""
-    return _unary("exp", ctx, a)
-
-
 def sigmoid(ctx: Context, a: Tensor) -> Tensor:
     """1 / (1 + exp(-a))."""
     return _unary("sigmoid", ctx, a)
@@ -157,11 +147,6 @@ def leaky_relu(ctx: Context, a: Tensor, slope: float, inplace: bool = False) -> 
     """a where positive, else slope * a. In place, *a* must be one contiguous block: views of strided rows are
     silently written wrong."""
     return _unary("leaky_relu", ctx, a, slope, inplace)
-
-
-def clamp(ctx: Context, a: Tensor, low: float, high: float) -> Tensor:
-    """a limited to [low, high]. NaN becomes a bound: test for finiteness before."""
-    return _unary("clamp", ctx, a, low, high)
 
 
 # -- reductions and rows -------------------------------------------------------------------------------------------
@@ -203,13 +188,6 @@ def top_k(ctx: Context, a: Tensor, k: int) -> Tensor:
     if not 1 <= k <= a.ne[0]:
         _fail("top_k", f"k is {k}, it must be from 1 to the row's length", a)
     return Tensor(ctx, ggml.ggml_top_k(ctx.take(), a.pointer, k))
-
-
-def argsort(ctx: Context, a: Tensor, descending: bool = False) -> Tensor:
-    """Indices that sort each row: i32 of the same shape."""
-    _need_f32("argsort", a)
-    order = ggml.GGML_SORT_ORDER_DESC if descending else ggml.GGML_SORT_ORDER_ASC
-    return Tensor(ctx, ggml.ggml_argsort(ctx.take(), a.pointer, order))
 
 
 def get_rows(ctx: Context, a: Tensor, index: Tensor) -> Tensor:
