@@ -63,7 +63,6 @@ struct BlockQ8 {
 };
 static_assert(sizeof(BlockQ8) == 34, "blocks lie without gaps");
 
-constexpr int MATMUL_MAX_COLUMNS = 4;
 constexpr int MATMUL_MAX_WIDTH = 4096;
 
 struct MatmulArgs {
@@ -73,7 +72,7 @@ struct MatmulArgs {
     int64_t y_stride;        // floats from column to column
     int64_t width;           // a multiple of Q8_BLOCK, at most MATMUL_MAX_WIDTH
     int64_t rows;
-    int32_t columns;         // 1 to MATMUL_MAX_COLUMNS
+    int32_t columns;
 };
 
 struct Kernels {

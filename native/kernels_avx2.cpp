@@ -4,6 +4,7 @@
 #if defined(__AVX2__)
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "compiler.h"
 

@@ -39,29 +39,40 @@ inline float quantize_block(const float *x, int8_t *q) {
     return peak / 127.0f;
 }
 
+// The columns go in chunks that stay in the second-level cache while every row passes by.
+constexpr int CHUNK_COLUMNS = 16;
+
 void matmul(const pymagpie::MatmulArgs &args, int ith, int nth) {
-    int8_t q[pymagpie::MATMUL_MAX_COLUMNS][pymagpie::MATMUL_MAX_WIDTH];
-    float scales[pymagpie::MATMUL_MAX_COLUMNS][pymagpie::MATMUL_MAX_WIDTH / pymagpie::Q8_BLOCK];
+    constexpr int MAX_BLOCKS = pymagpie::MATMUL_MAX_WIDTH / pymagpie::Q8_BLOCK;
+    int8_t q[CHUNK_COLUMNS][pymagpie::MATMUL_MAX_WIDTH];
+    float scales[CHUNK_COLUMNS][MAX_BLOCKS];
+    float row_scales[MAX_BLOCKS];
     const int64_t blocks = args.width / pymagpie::Q8_BLOCK;
-    for (int c = 0; c < args.columns; ++c) {
-        for (int64_t b = 0; b < blocks; ++b) {
-            scales[c][b] = quantize_block(args.x.data + c * args.x.stride + b * pymagpie::Q8_BLOCK,
-                                          q[c] + b * pymagpie::Q8_BLOCK);
-        }
-    }
-    for (int64_t row = args.rows * ith / nth; row < args.rows * (ith + 1) / nth; ++row) {
-        const pymagpie::BlockQ8 *w = args.weights + row * blocks;
-        for (int c = 0; c < args.columns; ++c) {
-            float sum = 0.0f;
+    for (int first = 0; first < args.columns; first += CHUNK_COLUMNS) {
+        const int columns = args.columns - first < CHUNK_COLUMNS ? args.columns - first : CHUNK_COLUMNS;
+        for (int c = 0; c < columns; ++c) {
             for (int64_t b = 0; b < blocks; ++b) {
-                const int8_t *x = q[c] + b * pymagpie::Q8_BLOCK;
-                int32_t dot = 0;
-                for (int i = 0; i < pymagpie::Q8_BLOCK; ++i) {
-                    dot += w[b].q[i] * x[i];
-                }
-                sum += static_cast<float>(dot) * half_to_float(w[b].scale) * scales[c][b];
+                scales[c][b] = quantize_block(args.x.data + (first + c) * args.x.stride + b * pymagpie::Q8_BLOCK,
+                                              q[c] + b * pymagpie::Q8_BLOCK);
             }
-            args.y[c * args.y_stride + row] = sum;
+        }
+        for (int64_t row = args.rows * ith / nth; row < args.rows * (ith + 1) / nth; ++row) {
+            const pymagpie::BlockQ8 *w = args.weights + row * blocks;
+            for (int64_t b = 0; b < blocks; ++b) {
+                row_scales[b] = half_to_float(w[b].scale);
+            }
+            for (int c = 0; c < columns; ++c) {
+                float sum = 0.0f;
+                for (int64_t b = 0; b < blocks; ++b) {
+                    const int8_t *x = q[c] + b * pymagpie::Q8_BLOCK;
+                    int32_t dot = 0;
+                    for (int i = 0; i < pymagpie::Q8_BLOCK; ++i) {
+                        dot += w[b].q[i] * x[i];
+                    }
+                    sum += static_cast<float>(dot) * row_scales[b] * scales[c][b];
+                }
+                args.y[(first + c) * args.y_stride + row] = sum;
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import NonFiniteError
 from ..ggml import F16, F32, I32, Backend, Buffer, Context, Tensor, ops
 from .layers import ROW_MULTIPLES, Shape, StageGraph, feed_forward, layer_norm, sequence_attention
+from .native_matmul import mul_mat
 from .weights import Weights
 
 NEG_INF = np.float32(-np.inf)
@@ -133,9 +134,9 @@ class TextEncoder:
                     ops.get_rows(ctx, weights.encoder_positions, positions))
         shape = Shape(n, 1)
         for index, layer in enumerate(weights.encoder_layers):
-            qkv = ops.mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
+            qkv = mul_mat(ctx, layer.qkv, layer_norm(ctx, x, layer.norm_self))
             attended = sequence_attention(ctx, qkv, config.heads, shape, mask)
-            x = ops.add(ctx, x, ops.mul_mat(ctx, layer.self_out, attended))
+            x = ops.add(ctx, x, mul_mat(ctx, layer.self_out, attended))
             x = feed_forward(graph, layer, x, self.exact_gelu, self._padding).set_name(f"layer{index}")
         graph.output(layer_norm(ctx, x, weights.encoder_norm), "memory")
         return graph
@@ -149,7 +150,7 @@ class TextEncoder:
         dim, heads = config.cross_head_dim, config.cross_heads
         for layer, keys, values in zip(weights.decoder_layers, cache.keys, cache.values, strict=True):
             assert layer.norm_memory is not None and layer.cross_kv is not None
-            kv = ops.mul_mat(ctx, layer.cross_kv, layer_norm(ctx, memory, layer.norm_memory))
+            kv = mul_mat(ctx, layer.cross_kv, layer_norm(ctx, memory, layer.norm_memory))
             k = ops.view(ctx, kv, (dim * heads, n))
             v = ops.view(ctx, kv, (dim, heads, n), (dim * 4, kv.nb[1]), dim * heads * 4)
             graph.expand(ops.cpy(ctx, k, ops.view(ctx, keys, (dim * heads, n))))

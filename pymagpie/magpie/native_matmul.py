@@ -1,7 +1,8 @@
-"""Products of q8_0 weights with few columns by our native kernel, where ggml would run once a row and column.
+"""Products of q8_0 weights by our native kernel, where ggml would run once for every row and column.
 
-Like ggml, the kernel rounds the columns to 8 bits in blocks of 32. Wherever it does not apply (another device or type,
-more columns, no native library) the node is ggml's own.
+Like ggml, the kernel rounds the columns to 8 bits in blocks of 32. A sum depends on its row and column alone, however
+many columns there are. Wherever the kernel does not apply (another device or type, no native library) the node is
+ggml's own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from .. import native
 from ..errors import CapabilityError
 from ..ggml import F32, Q8_0, Context, Tensor, custom, ops
 
-MAX_COLUMNS = 4
 MAX_WIDTH = 4096
 
 
@@ -27,8 +27,8 @@ def mul_mat(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
 
 def _applies(weight: Tensor, x: Tensor) -> bool:
     return (weight.type == Q8_0 and x.type == F32 and weight.contiguous and x.nb[0] == 4
-            and weight.ne[0] == x.ne[0] <= MAX_WIDTH and x.ne[1] <= MAX_COLUMNS
-            and weight.ne[2:] == x.ne[2:] == (1, 1) and custom.on_cpu(weight) and _available())
+            and weight.ne[0] == x.ne[0] <= MAX_WIDTH and weight.ne[2:] == x.ne[2:] == (1, 1)
+            and custom.on_cpu(weight) and _available())
 
 
 @functools.cache

@@ -75,7 +75,7 @@ def test_known_answer(isa):
 @sets
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4, 5, 7, 33, 130]),
-       st.sampled_from([32, 64, 96, 768, 4096]), st.integers(1, 4), st.integers(1, 5))
+       st.sampled_from([32, 64, 96, 768, 4096]), st.sampled_from([1, 2, 3, 4, 5, 8, 15, 17, 33, 37]), st.integers(1, 5))
 def test_matches_float64(isa, seed, rows, width, columns, threads):
     rng = np.random.default_rng(seed)
     blocks, weights = random_weights(rng, rows, width)
@@ -115,7 +115,7 @@ def test_scales_of_every_size(isa):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+@pytest.mark.parametrize("columns", [1, 2, 4, 5, 40])
 def test_in_a_graph(columns, threads):
     rng = np.random.default_rng(columns)
     blocks, weights = random_weights(rng, 37, 96)
@@ -126,7 +126,7 @@ def test_in_a_graph(columns, threads):
             tensor.set(blocks.view(np.uint8))
             entry = graph.input(F32, (96, columns), "x")
             node = native_matmul.mul_mat(graph.context, tensor, entry)
-            assert bool(graph.context.keep) == (columns <= native_matmul.MAX_COLUMNS)
+            assert graph.context.keep, "not a node of ours"
             result = graph.output(node, "y")
             graph.allocate()
             entry.set(x)
