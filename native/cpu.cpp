@@ -107,4 +107,4 @@ uint32_t pymagpie_instruction_sets(void) {
 
 int32_t pymagpie_lanes(const void *kernels) { return static_cast<const pymagpie::Kernels *>(kernels)->lanes; }
 
-int32_t pymagpie_abi_version(void) { return 2; }
+int32_t pymagpie_abi_version(void) { return 3; }

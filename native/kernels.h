@@ -75,11 +75,32 @@ struct MatmulArgs {
     int32_t columns;
 };
 
+constexpr int ATTEND_MAX_COLUMNS = 16384;
+
+// One query a head and branch. k and v are float16; all strides are in elements.
+struct AttendArgs {
+    const float *q;
+    int64_t q_head, q_branch;
+    const uint16_t *k;  // head_dim values of each column
+    int64_t k_column, k_head, k_branch;
+    const uint16_t *v;  // transposed: `columns` values of each element of the output
+    int64_t v_row, v_head, v_branch;
+    const float *mask;  // [columns], added to the scaled scores
+    float *out;         // [branches][heads * head_dim]
+    int64_t out_branch;
+    int64_t columns;    // a multiple of 8, at most ATTEND_MAX_COLUMNS
+    int64_t head_dim;   // a multiple of 8
+    int32_t heads;
+    int32_t branches;
+    float scale;
+};
+
 struct Kernels {
     int32_t lanes;
     void (*conv)(const ConvArgs &args, int ith, int nth);
     void (*upsample)(const UpsampleArgs &args, int ith, int nth);
     void (*matmul)(const MatmulArgs &args, int ith, int nth);  // null: that of AVX2
+    void (*attend)(const AttendArgs &args, int ith, int nth);  // AVX2 alone has it
 };
 
 // Null when this build lacks the instruction set.

@@ -4,6 +4,7 @@
 #if defined(__AVX2__)
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #include "compiler.h"
@@ -43,9 +44,10 @@ inline Vec scale_negative(Vec a, Vec slope) {
 }
 
 #include "kernels_impl.h"
+#include "attention_avx2.h"
 #include "matmul_avx2.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, attend};
 
 }  // namespace
 

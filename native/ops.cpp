@@ -19,8 +19,15 @@ struct Tensor {
     }
     explicit operator bool() const { return base != nullptr; }
     int64_t ne(int dim) const { return field<int64_t>(layout->ne, dim); }
-    int64_t stride(int dim) const { return static_cast<int64_t>(field<uint64_t>(layout->nb, dim) / sizeof(float)); }
-    float *data() const { return static_cast<float *>(field<void *>(layout->data, 0)); }
+    // In elements of type T.
+    template <class T = float>
+    int64_t stride(int dim) const {
+        return static_cast<int64_t>(field<uint64_t>(layout->nb, dim) / sizeof(T));
+    }
+    template <class T = float>
+    T *data() const {
+        return static_cast<T *>(field<void *>(layout->data, 0));
+    }
     Tensor src(int index) const { return {static_cast<const char *>(field<void *>(layout->src, index)), layout}; }
     pymagpie::Rows rows() const {
         return base ? pymagpie::Rows{data(), stride(1)} : pymagpie::Rows{nullptr, 0};
@@ -110,9 +117,30 @@ void pymagpie_matmul(void *tensor, int ith, int nth, void *params) {
     const Tensor dst = {static_cast<const char *>(tensor), &p.layout};
     const Tensor x = dst.src(1);
     const pymagpie::MatmulArgs args = {
-        reinterpret_cast<const pymagpie::BlockQ8 *>(dst.src(0).data()),
+        dst.src(0).data<const pymagpie::BlockQ8>(),
         x.rows(), dst.data(), dst.stride(1), x.ne(0), dst.ne(0), static_cast<int32_t>(dst.ne(1)),
     };
     const auto matmul = kernels(p)->matmul;
     (matmul ? matmul : pymagpie::avx2_kernels->matmul)(args, ith, nth);
+}
+
+void pymagpie_attend(void *tensor, int ith, int nth, void *params) {
+    const auto &p = *static_cast<const pymagpie_op_params *>(params);
+    const Tensor dst = {static_cast<const char *>(tensor), &p.layout};
+    const Tensor q = dst.src(0);
+    const Tensor k = dst.src(1);
+    const Tensor v = dst.src(2);
+    using Half = const uint16_t;
+    const pymagpie::AttendArgs args = {
+        q.data(),       q.stride(2),       q.stride(3),
+        k.data<Half>(), k.stride<Half>(1), k.stride<Half>(2), k.stride<Half>(3),
+        v.data<Half>(), v.stride<Half>(1), v.stride<Half>(2), v.stride<Half>(3),
+        dst.src(3).data(),
+        dst.data(),     dst.stride(1),
+        k.ne(1),        k.ne(0),
+        static_cast<int32_t>(k.ne(2)),
+        static_cast<int32_t>(k.ne(3)),
+        p.scale,
+    };
+    pymagpie::avx2_kernels->attend(args, ith, nth);
 }

@@ -59,7 +59,14 @@ void pymagpie_upsample(void *dst, int ith, int nth, void *params);
 void pymagpie_refresh(void *dst, int ith, int nth, void *params);
 
 /* The product of q8_0 weights and float32 columns: dst [rows, columns] = weights [width, rows] x x [width, columns].
-   Sources: weights, rows contiguous; x, of any stride from column to column. Width is a multiple of 32 up to 4096 and
-   columns are at most 4. The columns are rounded to 8 bits in blocks of 32, as ggml does; a sum depends on its row and
-   column alone. Of the parameters only kernels and layout count. */
+   Sources: weights, rows contiguous; x, of any stride from column to column. Width is a multiple of 32 up to 4096. The
+   columns are rounded to 8 bits in blocks of 32, as ggml does; a sum depends on its row and column alone. Of the
+   parameters only kernels and layout count. */
 void pymagpie_matmul(void *dst, int ith, int nth, void *params);
+
+/* Attention of one query a head and branch: dst [heads * head_dim, branches]. Sources: q [head_dim, 1, heads, branches];
+   k, float16 [head_dim, columns, heads, branches]; v, float16 and transposed [columns, head_dim, heads, branches]; mask
+   [columns], added to the scaled scores. Rows are contiguous, other strides free; head_dim and columns are multiples of
+   8, columns at most 16384. Only where instruction set 1 (AVX2) is there; of the parameters layout and scale count. What
+   is done depends on the columns up to the last whose mask is not minus infinity. */
+void pymagpie_attend(void *dst, int ith, int nth, void *params);

@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import CapabilityError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 INSTRUCTION_SETS = ("plain", "avx2", "avx512", "neon")
 
 log = logging.getLogger(__name__)

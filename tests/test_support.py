@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pymagpie import NanoCodec
-from pymagpie.ggml import F16, F32, Backend, Context, find_device, ops
+from pymagpie.ggml import F16, F32, Backend, Context, custom, find_device, ops
 from pymagpie.ggml.device import Device
 from pymagpie.magpie import AcousticModel
 from pymagpie.support import graph_builders, graph_support
@@ -50,6 +50,7 @@ def metal_device() -> Device:
 @pytest.fixture
 def metal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setattr(Backend, "supports_op", lambda self, node: metal_rules.supports(node))
+    monkeypatch.setattr(custom, "on_cpu", lambda tensor: False)
     yield metal_device()
 
 

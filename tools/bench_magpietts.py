@@ -31,7 +31,7 @@ from typing import Any
 from benchlib import gate, report
 from benchlib.cases import CASES, Case
 from benchlib.command import METRICS, Program, Run, RunError, check_extra, run_once, split_command
-from benchlib.models import choose_models
+from benchlib.models import OUTTYPES, choose_models
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the checkout need not be installed
@@ -64,6 +64,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", metavar="M.gguf", help="acoustic model (PYMAGPIE_MODEL; default: synthetic)")
     parser.add_argument("--codec", metavar="C.gguf", help="codec (PYMAGPIE_CODEC; default: synthetic)")
     parser.add_argument("--assets", metavar="DIR", help="tokeniser assets (PYMAGPIE_ASSETS; default: M.assets)")
+    parser.add_argument("--outtype", choices=OUTTYPES, help="weights of the synthetic acoustic model (default f16)")
     parser.add_argument("--device", default=os.environ.get("PYMAGPIE_DEVICE") or "auto", help="default auto")
     parser.add_argument("--codec-device", metavar="D", help="default: that of --device")
     parser.add_argument("--threads", type=positive_int, metavar="N", help="CPU threads")
@@ -122,7 +123,7 @@ class Bench:
         self.folder = folder
         self.cases = [case for case in CASES if not args.case or case.name in args.case]
         own = args.command != DEFAULT_COMMAND
-        self.models = choose_models(args.model, args.codec, args.assets, own, folder, _say)
+        self.models = choose_models(args.model, args.codec, args.assets, args.outtype, own, folder, _say)
         self.devices = {name: resolve_device(name) for name in (args.device, args.codec_device) if name}
         self.gate = gate.make_gate(list(self.devices.values()), os.environ, args.idle_interval, args.idle_timeout)
         self.idle = "not waited for (--allow-busy-gpu)"

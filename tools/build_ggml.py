@@ -8,7 +8,8 @@
 
 Ready-made wheels lack what pymagpie's speed rests on: the fast CPU matrix kernels (GGML_LLAMAFILE) and CUDA graphs. pip
 keeps one wheel of a version whatever options it was built with, so its cache is left aside. Headers and compilers are
-looked for first; what is missing is listed together with the way to get it (exit code 4).
+looked for first; what is missing is listed together with the way to get it (exit code 4). For CUDA a fault of ggml's is
+mended in the source before it is compiled: PATCHES says where and why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 VERSION = "0.0.45"
@@ -34,6 +37,44 @@ DEFINES = {
 }
 # How ggml names a backend's devices.
 DEVICES = {"cpu": "CPU", "cuda": "CUDA", "vulkan": "Vulkan", "metal": "MTL"}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A change to ggml's source before the build: `insertion` before the one place where `anchor` stands."""
+
+    file: str
+    anchor: str
+    insertion: str
+
+
+PATCHES = {
+    "cuda": (
+        # soft_max reduces twice through the same shared memory: without a barrier a fast warp overwrites the row's
+        # maximum while a slow one has yet to read it. Beside other work on the GPU, one pre-fill in twenty was wrong.
+        Patch(
+            "vendor/ggml/src/ggml-cuda/common.cuh",
+            "        if (lane_id == 0) {\n            shared_vals[warp_id] = val;\n",
+            "        __syncthreads();\n",
+        ),
+        # So that pymagpie can tell that a build has the barrier.
+        Patch(
+            "vendor/ggml/src/ggml-cuda/ggml-cuda.cu",
+            "    #ifdef GGML_CUDA_USE_GRAPHS\n        features.push_back(",
+            '        features.push_back({ "BLOCK_REDUCE_BARRIER", "1" });\n\n',
+        ),
+    ),
+}
+
+
+def patch_source(source: Path, patches: Sequence[Patch]) -> None:
+    """Apply `patches` to an unpacked source distribution. Raises RuntimeError when one does not fit."""
+    for patch in patches:
+        path = source / patch.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if text.count(patch.anchor) != 1:
+            raise RuntimeError(f"the patch of {patch.file} does not fit this source of ggml-python")
+        path.write_text(text.replace(patch.anchor, patch.insertion + patch.anchor), encoding="utf-8")
 
 
 def cmake_defines(backend: str, prefixes: Sequence[Path], cuda_architectures: str | None) -> dict[str, str]:
@@ -51,11 +92,27 @@ def cmake_defines(backend: str, prefixes: Sequence[Path], cuda_architectures: st
     return defines
 
 
-def pip_command(defines: dict[str, str]) -> list[str]:
-    """The command that builds and installs; each define is a setting of its own, since a value may hold semicolons."""
-    command = [sys.executable, "-m", "pip", "install", "--verbose", "--no-cache-dir", "--force-reinstall", "--no-deps"]
-    command += ["--no-binary", "ggml-python", f"ggml-python=={VERSION}"]
+SOURCE = ["--no-deps", "--no-binary", "ggml-python", f"ggml-python=={VERSION}"]
+
+
+def pip_command(defines: dict[str, str], source: str | None = None) -> list[str]:
+    """The command that builds and installs an unpacked source, by default the package index's; each define is a setting
+    of its own, since a value may hold semicolons."""
+    command = [sys.executable, "-m", "pip", "install", "--verbose", "--no-cache-dir", "--force-reinstall"]
+    command += ["--no-deps", source] if source else SOURCE
     return command + [f"--config-settings=cmake.define.{name}={value}" for name, value in defines.items()]
+
+
+def download_source(folder: Path) -> Path:
+    """The unpacked source distribution below `folder`. Raises RuntimeError when pip cannot get it."""
+    command = [sys.executable, "-m", "pip", "download", "--no-cache-dir", "--dest", str(folder), *SOURCE]
+    print(f"build_ggml: {shlex.join(command)}", file=sys.stderr)
+    if subprocess.run(command).returncode:
+        raise RuntimeError("the source of ggml-python cannot be downloaded; pip's message is above")
+    (archive,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder)
+    (source,) = (path for path in folder.iterdir() if path.is_dir())
+    return source
 
 
 def missing(backend: str, prefixes: Sequence[Path]) -> list[str]:
@@ -197,18 +254,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     lacks = missing(args.backend, prefixes)
     for lack in lacks:
         print(f"build_ggml: missing: {lack}", file=sys.stderr)
-    command = pip_command(cmake_defines(args.backend, prefixes, args.cuda_architectures))
+    defines = cmake_defines(args.backend, prefixes, args.cuda_architectures)
+    patches = PATCHES.get(args.backend, ())
     if args.dry_run:
-        print(shlex.join(command))
+        print(shlex.join(pip_command(defines, "PATCHED_SOURCE" if patches else None)))
     if args.dry_run or lacks:
         return 4 if lacks else 0
     environment = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": str(args.jobs)}
-    # The second command adds what ggml-python needs to run where that is not there yet.
-    for step in (command, [sys.executable, "-m", "pip", "install", f"ggml-python=={VERSION}"]):
-        print(f"build_ggml: {shlex.join(step)}", file=sys.stderr)
-        if subprocess.run(step, env=environment).returncode:
-            print("build_ggml: the build failed; the compiler's message is above", file=sys.stderr)
-            return 1
+    with tempfile.TemporaryDirectory() as scratch:
+        source = None
+        if patches:
+            try:
+                source = download_source(Path(scratch))
+                patch_source(source, patches)
+            except RuntimeError as error:
+                print(f"build_ggml: {error}", file=sys.stderr)
+                return 1
+        # The second command adds what ggml-python needs to run where that is not there yet.
+        requirements = [sys.executable, "-m", "pip", "install", f"ggml-python=={VERSION}"]
+        for step in (pip_command(defines, source and str(source)), requirements):
+            print(f"build_ggml: {shlex.join(step)}", file=sys.stderr)
+            if subprocess.run(step, env=environment).returncode:
+                print("build_ggml: the build failed; the compiler's message is above", file=sys.stderr)
+                return 1
     try:
         devices = installed_devices()
     except RuntimeError as error:

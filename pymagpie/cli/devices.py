@@ -11,10 +11,13 @@ from pymagpie.cli.common import add_json_option, print_json
 
 HELP = "devices and build features of this installation"
 
-# Features that ready-made builds of ggml lack, by device family: ggml's name of it, ours, and what it is good for.
+# Features that ready-made builds of ggml lack, by device family: ggml's name of each, ours, and what it is good for.
 _WANTED = {
-    "cpu": ("LLAMAFILE", "llamafile", "faster matrix products on the CPU"),
-    "cuda": ("USE_GRAPHS", "cuda_graphs", "a third less time a chunk or step on the GPU"),
+    "cpu": [("LLAMAFILE", "llamafile", "faster matrix products on the CPU")],
+    "cuda": [
+        ("USE_GRAPHS", "cuda_graphs", "a third less time a chunk or step on the GPU"),
+        ("BLOCK_REDUCE_BARRIER", "reduce_barrier", "attention that stays exact beside other work on the GPU"),
+    ],
 }
 
 
@@ -40,9 +43,9 @@ def _report() -> dict[str, Any]:
     for device in ggml.list_devices():
         free, total = device.memory()
         features = device.features()
-        if device.family in _WANTED and features.get(_WANTED[device.family][0]) != "1":
-            _, name, use = _WANTED[device.family]
-            missing[name] = {"use": use, "command": f"python tools/build_ggml.py --backend {device.family}"}
+        for feature, name, use in _WANTED.get(device.family, []):
+            if features.get(feature) != "1":
+                missing[name] = {"use": use, "command": f"python tools/build_ggml.py --backend {device.family}"}
         devices.append(
             {
                 "name": device.name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from typing import Any
 
 from ..errors import BackendError
 from .bindings import ggml
-from .device import Device, find_device
+from .device import REDUCE_BARRIER, Device, find_device
+
+log = logging.getLogger(__name__)
 
 MAX_THREADS = 512
 """ggml's own limit (``GGML_MAX_N_THREADS``)."""
@@ -55,6 +59,13 @@ def check_threads(threads: int | None) -> int:
     return threads
 
 
+@functools.cache
+def _warn_of_race(device: Device) -> None:
+    if device.features().get(REDUCE_BARRIER) != "1":
+        log.warning("this build of ggml has a race in CUDA's soft_max: beside other work on %s, speech may differ from "
+                    "run to run; `python tools/build_ggml.py --backend cuda` builds one without it", device.name)
+
+
 class Backend:
     """Owns one ``ggml_backend_t``.
 
@@ -74,6 +85,8 @@ class Backend:
         self._finalizer = weakref.finalize(self, _free_backend, handle, self._freed_late)
         if self.device.is_cpu:
             ggml.ggml_backend_cpu_set_n_threads(handle, self.threads)
+        elif self.device.family == "cuda":
+            _warn_of_race(self.device)
 
     @property
     def handle(self) -> Any:

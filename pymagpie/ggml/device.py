@@ -21,6 +21,8 @@ from .vulkan import check_visible_devices
 _TYPES = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
 _FAMILIES = ("cpu", "cuda", "vulkan", "metal", "rocm", "sycl", "opencl", "cann", "musa", "webgpu")
 _ALIASES = {"mtl": "metal", "hip": "rocm"}
+REDUCE_BARRIER = "BLOCK_REDUCE_BARRIER"
+"""The feature by which a CUDA build of ours tells that its soft_max is free of a race (tools/build_ggml.py)."""
 
 
 class _Feature(ctypes.Structure):

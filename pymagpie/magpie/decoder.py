@@ -11,6 +11,7 @@ computed for the conditional branch alone. Its pre-fill depends on nothing that 
 from __future__ import annotations
 
 from ..ggml import F16, F32, Backend, Buffer, Context, Graph, Tensor, ops
+from . import native_attention
 from .config import MagpieConfig
 from .encoder import CrossCache
 from .io import StepIO
@@ -158,8 +159,7 @@ class Trunk:
         values = ops.view(ctx, elements, (columns, head_dim, heads, branches),
                           (values.nb[1], head_dim * values.nb[1], values.nb[2]))
         q = ops.permute(ctx, split_heads(ctx, qkv, 0, heads, Shape(1, branches)), 0, 2, 1, 3)
-        out, _ = attend(ctx, q, keys, values, mask)
-        return out
+        return native_attention.attend(ctx, q, keys, values, mask)
 
     def _write_cache(self, qkv: Tensor, index: int, shape: Shape, first_branch: int) -> None:
         ctx, width = self.ctx, self.config.width

@@ -28,11 +28,12 @@ def mul_mat(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
 def _applies(weight: Tensor, x: Tensor) -> bool:
     return (weight.type == Q8_0 and x.type == F32 and weight.contiguous and x.nb[0] == 4
             and weight.ne[0] == x.ne[0] <= MAX_WIDTH and weight.ne[2:] == x.ne[2:] == (1, 1)
-            and custom.on_cpu(weight) and _available())
+            and custom.on_cpu(weight) and available())
 
 
 @functools.cache
-def _available() -> bool:
+def available() -> bool:
+    """Whether the native library and custom ops can be used at all."""
     if native.load() is None:
         return False
     try:

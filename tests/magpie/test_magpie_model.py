@@ -123,13 +123,14 @@ def test_five_hundred_steps_over_all_buckets_equal_reference_mode(path: Path, tm
         engine = next(iter(model._engines.values()))
         columns = {key[2] for key in engine.stages.built if key[0] == "step"}
         assert columns == {128, 256, 384, 512}
-        # Reference mode makes every step anew; a few spread over the run compare all that came before.
+        # Reference mode makes a step anew from all codes before it. All 500 have been compared; a fifth of them, and
+        # those around the buckets' borders, keep the test short.
         tokens = np.array(TEXT, np.int32)
         cross = model.encoder.project(model.encoder.encode(tokens))
         engine.begin(cross, len(tokens), 0, model.config.inference.cfg_scale)
         history = np.concatenate([engine.bos()[None], cached.reshape(500, -1)])
         mask = TokenMask(model.config, 1000)
-        for step in (0, 1, 60, 119, 120, 121, 250, 377, 378, 499):
+        for step in sorted({*range(0, 500, 5), 1, 119, 121, 249, 251, 377, 378, 499}):
             engine.sequence_step(history[:step + 1], None)
             np.testing.assert_array_equal(engine.choose_codes(Choice(mask.row(step))), history[step + 1])
 
@@ -354,11 +355,12 @@ def test_nan_weight_is_an_error(path: Path, tmp_path: Path) -> None:
 
 # -- other weight types ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("outtype", "bound", "agreement"), [("f16", 0.05, 1.0), ("q8_0", 0.7, 0.9)])
+@pytest.mark.parametrize(("outtype", "bound", "agreement"), [("f16", 0.05, 1.0), ("q8_0", 0.9, 0.9)])
 def test_reduced_weights_stay_near_the_golden_logits(path: Path, tmp_path: Path, arrays: dict[str, np.ndarray],
                                                      outtype: str, bound: float, agreement: float) -> None:
-    """Teacher-forced: *bound* on the logits of both heads, whose standard deviation is 2.5, and the share of greedy
-    codes that agree. Measured: f16 0.026 and all; q8_0 0.57 and 193 of 200 (fs2: 109 of 112)."""
+    """Teacher-forced: *bound* on the logits of both heads, whose standard deviation is 2.5, a ninth of it on the root
+    mean square of their errors, and the share of greedy codes that agree. Measured: f16 0.026 and all; q8_0 0.56 to
+    0.72 by kernel (root mean square 0.077) and 193 of 200 (fs2: 109 of 112)."""
     reduced = rewrite(path, tmp_path / f"{outtype}.gguf", outtype=outtype)
     with AcousticModel.load(reduced, device="cpu", threads=1) as model:
         assert model.weights.matrix_type == outtype
@@ -366,15 +368,16 @@ def test_reduced_weights_stay_near_the_golden_logits(path: Path, tmp_path: Path,
         steps = len(arrays["tf/codes"]) // group
         expected = {"parallel": arrays["tf/cond_logits"].reshape(-1, slots, 2024),
                     "local": arrays["tf/lt_logits"].reshape(-1, slots, 2024)}
-        errors = []
+        errors: list[np.ndarray] = []
 
         def compare(head: str, step: int, slot: int, logits: np.ndarray) -> None:
             if step < len(expected["local"]):
-                errors.append(np.abs(logits - expected[head][step, slot]).max())
+                errors.append(logits - expected[head][step, slot])
 
         list(model.generate(arrays["tf/text_tokens"], voice=0, temperature=0, use_prior=False, cfg_scale=1.0,
                             forced_codes=arrays["tf/codes"][:steps * group], tap=compare))
-        assert len(errors) == 2 * slots * min(steps, len(expected["local"])) and max(errors) < bound
+        assert len(errors) == 2 * slots * min(steps, len(expected["local"]))
+        assert np.abs(errors).max() < bound and np.sqrt(np.square(errors).mean()) < bound / 9
 
         golden = arrays["kv_cache/codes"]
         golden = golden[:len(golden) // group * group]

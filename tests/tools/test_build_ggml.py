@@ -111,6 +111,7 @@ def test_cuda_command(
     assert code == 0 and err == ""
     expected = {"GGML_LLAMAFILE": "ON", "GGML_CUDA": "ON", "GGML_CUDA_GRAPHS": "ON"}
     assert settings(words) == expected | ({"CMAKE_CUDA_ARCHITECTURES": architectures} if architectures else {})
+    assert "PATCHED_SOURCE" in words and "ggml-python==0.0.45" not in words
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,24 @@ def test_bad_arguments(arguments: list[str]) -> None:
     assert stop.value.code == 2
 
 
+def test_patches_go_before_their_anchors(tmp_path: Path) -> None:
+    patches = build_ggml.PATCHES["cuda"]
+    for patch in patches:
+        put(tmp_path / patch.file, f"before\n{patch.anchor}after\n")
+    build_ggml.patch_source(tmp_path, patches)
+    for patch in patches:
+        assert (tmp_path / patch.file).read_text() == f"before\n{patch.insertion}{patch.anchor}after\n"
+
+
+@pytest.mark.parametrize("text", [None, "", "anchor anchor"])
+def test_a_patch_that_does_not_fit(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        put(tmp_path / "a/b.cu", text)
+    with pytest.raises(RuntimeError, match="the patch of a/b.cu does not fit this source"):
+        build_ggml.patch_source(tmp_path, [build_ggml.Patch("a/b.cu", "anchor", "x")])
+    assert text is None or (tmp_path / "a/b.cu").read_text() == text
+
+
 def test_devices_of_an_installed_build() -> None:
     pytest.importorskip("ggml", reason="needs ggml-python")
     assert "CPU" in str(build_ggml.installed_devices())
@@ -213,12 +232,15 @@ def test_a_build_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         build_ggml.installed_devices()
 
 
+@pytest.mark.parametrize(("backend", "message"), [("cpu", "the build failed"), ("cuda", "cannot be downloaded")])
 def test_a_failed_build_is_reported(
-    only: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    backend: str, message: str, only: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """pip itself, with an index that does not exist: the exit code and the last line say that it failed."""
     only("g++", "")
+    toolkit(tmp_path / "cuda", only)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", os.devnull)
-    assert build_ggml.main(["--backend", "cpu"]) == 1
-    assert "the build failed" in capsys.readouterr().err
+    assert build_ggml.main(["--backend", backend]) == 1
+    assert message in capsys.readouterr().err
