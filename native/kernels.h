@@ -75,6 +75,16 @@ struct MatmulArgs {
     int32_t columns;
 };
 
+struct HalfMatmulArgs {
+    const uint16_t *weights;  // [rows][width] of float16
+    Rows x;                   // a row of `width` floats for each column of the product
+    float *y;                 // [columns][rows]
+    int64_t y_stride;         // floats from column to column
+    int64_t width;            // a multiple of 8
+    int64_t rows;
+    int64_t columns;
+};
+
 constexpr int ATTEND_MAX_COLUMNS = 16384;
 
 // One query a head and branch. k and v are float16; all strides are in elements.
@@ -100,7 +110,9 @@ struct Kernels {
     void (*conv)(const ConvArgs &args, int ith, int nth);
     void (*upsample)(const UpsampleArgs &args, int ith, int nth);
     void (*matmul)(const MatmulArgs &args, int ith, int nth);  // null: that of AVX2
-    void (*attend)(const AttendArgs &args, int ith, int nth);  // AVX2 alone has it
+    // AVX2 alone has these:
+    void (*matmul_half)(const HalfMatmulArgs &args, int ith, int nth);
+    void (*attend)(const AttendArgs &args, int ith, int nth);
 };
 
 // Null when this build lacks the instruction set.

@@ -46,8 +46,9 @@ inline Vec scale_negative(Vec a, Vec slope) {
 #include "kernels_impl.h"
 #include "attention_avx2.h"
 #include "matmul_avx2.h"
+#include "matmul_half_avx2.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, attend};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, matmul_half, attend};
 
 }  // namespace
 

@@ -43,7 +43,7 @@ inline Vec scale_negative(Vec a, Vec slope) {
 
 #include "kernels_impl.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, nullptr, nullptr};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, nullptr, nullptr, nullptr};
 
 }  // namespace
 

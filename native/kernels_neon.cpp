@@ -52,7 +52,7 @@ inline Vec scale_negative(Vec v, Vec slope) { return {scale_negative(v.a, slope.
 #include "kernels_impl.h"
 #include "matmul_plain.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, nullptr};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, nullptr, nullptr};
 
 }  // namespace
 

@@ -76,7 +76,7 @@ inline Vec scale_negative(Vec a, Vec slope) {
 #include "kernels_impl.h"
 #include "matmul_plain.h"
 
-constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, nullptr};
+constexpr pymagpie::Kernels table = {Vec::LANES, conv, upsample, matmul, nullptr, nullptr};
 
 }  // namespace
 

@@ -124,6 +124,16 @@ void pymagpie_matmul(void *tensor, int ith, int nth, void *params) {
     (matmul ? matmul : pymagpie::avx2_kernels->matmul)(args, ith, nth);
 }
 
+void pymagpie_matmul_half(void *tensor, int ith, int nth, void *params) {
+    const auto &p = *static_cast<const pymagpie_op_params *>(params);
+    const Tensor dst = {static_cast<const char *>(tensor), &p.layout};
+    const Tensor x = dst.src(1);
+    const pymagpie::HalfMatmulArgs args = {
+        dst.src(0).data<const uint16_t>(), x.rows(), dst.data(), dst.stride(1), x.ne(0), dst.ne(0), dst.ne(1),
+    };
+    pymagpie::avx2_kernels->matmul_half(args, ith, nth);
+}
+
 void pymagpie_attend(void *tensor, int ith, int nth, void *params) {
     const auto &p = *static_cast<const pymagpie_op_params *>(params);
     const Tensor dst = {static_cast<const char *>(tensor), &p.layout};

@@ -64,6 +64,10 @@ void pymagpie_refresh(void *dst, int ith, int nth, void *params);
    parameters only kernels and layout count. */
 void pymagpie_matmul(void *dst, int ith, int nth, void *params);
 
+/* The same of float16 weights, width a multiple of 8; the columns stay float32. Only where instruction set 1 (AVX2) is
+   there; of the parameters layout counts. */
+void pymagpie_matmul_half(void *dst, int ith, int nth, void *params);
+
 /* Attention of one query a head and branch: dst [heads * head_dim, branches]. Sources: q [head_dim, 1, heads, branches];
    k, float16 [head_dim, columns, heads, branches]; v, float16 and transposed [columns, head_dim, heads, branches]; mask
    [columns], added to the scaled scores. Rows are contiguous, other strides free; head_dim and columns are multiples of

@@ -30,12 +30,15 @@ from pymagpie.pipeline import CodecWorker, Decode, InlineCodec, arriving, timed
 from pymagpie.speech_stream import Call, Progress, SpeechStream
 
 if TYPE_CHECKING:
+    from pymagpie.ggml import Device
     from pymagpie.magpie import AcousticModel, Frame
     from pymagpie.nanocodec import NanoCodec
     from pymagpie.text import Tokenizer
 
 FIRST_CHUNK_FRAMES = 4
 CHUNK_FRAMES = 8
+GPU_CHUNK_FRAMES = 32
+"""A GPU decodes larger chunks for less, and still long before they are heard."""
 MAX_CHUNK_FRAMES = 256
 QUEUED_CHUNKS = 4
 """Chunks that wait for the codec, at most, where it has a device of its own."""
@@ -62,6 +65,7 @@ class Magpie:
         self.acoustic, self.codec, self.tokenizer = acoustic, codec, tokenizer
         shared_cpu = acoustic.backend.device.is_cpu and codec.backend.device.is_cpu
         self._depth = 0 if shared_cpu else QUEUED_CHUNKS
+        self.chunk_frames = _default_chunk_frames(codec.backend.device)
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
@@ -103,11 +107,12 @@ class Magpie:
             tokenizer = Tokenizer.load(assets_path, _model_config(model_path), acoustic.text_vocab_size)
             decoder = loaded.enter_context(NanoCodec.load(codec_path, codec_device or device, threads))
             magpie = cls(acoustic, decoder, tokenizer)
-            # Builds the graphs of the usual chunks and, where the kernels must be loaded first, those of the first
-            # decoder steps; the first call then finds them.
-            list(decoder.stream(iter(()), CHUNK_FRAMES, FIRST_CHUNK_FRAMES))
+            # Builds the graphs of the usual chunks and, where kernels must be loaded and graphs captured first, those
+            # of the decoder; the first call then finds them.
+            list(decoder.stream(iter(()), magpie.chunk_frames, FIRST_CHUNK_FRAMES))
             if not acoustic.backend.device.is_cpu:
                 acoustic.warm_up()
+                acoustic.warm_up(temperature=0.0)
             loaded.pop_all()
         return magpie
 
@@ -149,7 +154,7 @@ class Magpie:
         max_steps: int | None = None,
         normalize: bool = False,
         first_chunk_frames: int = FIRST_CHUNK_FRAMES,
-        chunk_frames: int = CHUNK_FRAMES,
+        chunk_frames: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> SpeechStream:
         """Speak ``text``, yielding audio as it is made.
@@ -163,7 +168,8 @@ class Magpie:
             seed: repeats a call; when None it is drawn, and 0 for temperature 0.
             temperature, top_k, cfg_scale, max_steps: default to the model's own; temperature 0 is greedy.
             normalize: read out numbers, dates and the like first.
-            first_chunk_frames, chunk_frames: frames in the first and in each further chunk, 1..256.
+            first_chunk_frames, chunk_frames: frames in the first chunk (default 4) and in each further one (default
+                ``self.chunk_frames``: 8, with the codec on a GPU 32), 1..256.
             progress: called in the caller's flow after every step.
 
         Raises ``ValueError`` for an argument, here. While it runs: ``NonFiniteError`` for a model that computes NaN,
@@ -172,7 +178,10 @@ class Magpie:
         """
         from pymagpie.magpie.options import check_tokens
 
-        sizes = _chunk_size("first_chunk_frames", first_chunk_frames), _chunk_size("chunk_frames", chunk_frames)
+        sizes = (
+            _chunk_size("first_chunk_frames", first_chunk_frames),
+            self.chunk_frames if chunk_frames is None else _chunk_size("chunk_frames", chunk_frames),
+        )
         if self._closed:
             raise ValueError("the model is closed")
         if not isinstance(text, str):
@@ -278,6 +287,10 @@ class Magpie:
             raise MagpieError("this thread has left a stream of this model open: exhaust or close it first")
         self._lock.acquire()
         self._holder = threading.get_ident()
+
+
+def _default_chunk_frames(device: Device) -> int:
+    return CHUNK_FRAMES if device.is_cpu or device.in_software else GPU_CHUNK_FRAMES
 
 
 def _chunk_size(name: str, frames: int) -> int:

@@ -52,7 +52,7 @@ def software(device: str) -> bool:
     """Whether *device* is a GPU that is computed on the CPU (Mesa's llvmpipe): right but slow, so it gets less work."""
     from pymagpie.ggml import find_device
 
-    return "llvmpipe" in find_device(device).description
+    return find_device(device).in_software
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from typing import Any
 from benchlib import gate, report
 from benchlib.cases import CASES, Case
 from benchlib.command import METRICS, Program, Run, RunError, check_extra, run_once, split_command
-from benchlib.models import OUTTYPES, choose_models
+from benchlib.models import OUTTYPES, choose_models, models_given
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the checkout need not be installed
@@ -94,6 +94,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             split_command(command)
     except ValueError as error:
         parser.error(str(error))
+    if args.outtype and (args.command != DEFAULT_COMMAND or models_given(args.model, args.codec)):
+        parser.error("--outtype chooses among synthetic models, but models or a program are given")
     if args.check and args.plot:
         parser.error("--plot draws timings; --check makes none")
     return args

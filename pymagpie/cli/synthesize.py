@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first-chunk-frames", type=positive_int, metavar="N", help="frames in the stream's first chunk (default 4)"
     )
-    parser.add_argument("--chunk-frames", type=positive_int, metavar="N", help="frames in each further one (default 8)")
+    parser.add_argument(
+        "--chunk-frames", type=positive_int, metavar="N", help="frames in each further one (default 8; on a GPU 32)"
+    )
     parser.add_argument("--sample-rate", type=positive_int, metavar="HZ", help="resample (default: the model's rate)")
     parser.add_argument(
         "--normalize", action="store_true", help="read out numbers, dates and the like (pymagpie[normalize])"

@@ -126,7 +126,7 @@ class Backend:
         Mesa's llvmpipe, at least up to 22.3, still looks at buffers that an earlier graph had bound, and corrupts the
         heap when they are gone. What is on it is freed with the backend.
         """
-        if self._handle is not None and self.device.description.startswith("llvmpipe"):
+        if self._handle is not None and self.device.in_software:
             self._freed_late.append((free, handle))
         else:
             free(handle)

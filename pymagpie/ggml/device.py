@@ -54,6 +54,11 @@ class Device:
     def is_cpu(self) -> bool:
         return self.type == "cpu"
 
+    @property
+    def in_software(self) -> bool:
+        """Whether the CPU stands in for a GPU: Mesa's llvmpipe."""
+        return self.description.startswith("llvmpipe")
+
     def memory(self) -> tuple[int, int]:
         """Free and total memory in bytes, asked anew at each call."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -15,7 +15,7 @@ from .weights import Weights
 
 NEG_INF = np.float32(-np.inf)
 
-_ROUND = 16  # graphs are made for texts of multiples of this many tokens
+_ROUND = 16  # on a CPU, graphs are made for texts of multiples of this many tokens
 _KEEP_GRAPHS = 8
 _SMALLEST_BUCKET = 128
 
@@ -118,8 +118,11 @@ class TextEncoder:
             self._constants.close()
 
     def _padded(self, n: int) -> int:
-        multiple = max(_ROUND, ROW_MULTIPLES.get(self.backend.device.family, 1))
-        return min(-(-n // multiple) * multiple, self.weights.config.max_text)
+        limit, device = self.weights.config.max_text, self.backend.device
+        if not device.is_cpu and not device.in_software:
+            return text_bucket(n, limit)  # tokens cost less than the making of another graph
+        multiple = max(_ROUND, ROW_MULTIPLES.get(device.family, 1))
+        return min(-(-n // multiple) * multiple, limit)
 
     def build_encoder(self, n: int) -> StageGraph:
         """The graph that encodes *n* tokens, not allocated yet."""

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ from .generate import SILENCE, SPEECH, Frame, Generation, GenerationResult, Piec
 from .longform import TextHistory, silence_frames
 from .options import GenerationOptions, check_forced_codes, check_tokens
 from .prior import AttentionPrior
-from .stages import COLUMN_BUCKET
+from .stages import default_column_bucket
 from .step import StepEngine
 from .weights import Weights
 from .window import LogitTap, NoiseSource, StepTrace, WindowRun
@@ -37,10 +38,10 @@ class AcousticModel:
     A lock serialises callers: a generation holds the model from its first frame until it ends or is closed.
     """
 
-    def __init__(self, weights: Weights, backend: Backend, path: Path, column_bucket: int = COLUMN_BUCKET) -> None:
+    def __init__(self, weights: Weights, backend: Backend, path: Path) -> None:
         self.weights, self.backend, self.path = weights, backend, path
         self.config: MagpieConfig = weights.config
-        self.column_bucket = column_bucket
+        self.column_bucket = default_column_bucket(backend.device)
         # Only ggml's CPU kernel of GELU rounds, and only an f32 model is fine enough to see it.
         self.exact_gelu = backend.device.is_cpu and weights.precise
         self.encoder = TextEncoder(weights, backend, self.exact_gelu)
@@ -152,12 +153,13 @@ class AcousticModel:
 
         return Generation(run, self._new_result(settings))
 
-    def warm_up(self, **options: Any) -> None:
-        """Build and run the graphs that the first steps of a request with these *options* need."""
-        steps = min(self.config.max_steps, options.pop("max_steps", 4))
-        for _ in self.generate([self.text_eos] * min(16, self.config.max_text), max_steps=steps, min_frames=steps,
-                               seed=0, **options):
-            pass
+    def warm_up(self, steps: int = 4, **options: Any) -> None:
+        """Make what requests with these *options* need, and run the first *steps* of one: their graphs are built, and
+        on CUDA captured, before the first real request."""
+        text = [self.text_eos] * min(16, self.config.max_text)
+        with self.generate(text, min_frames=1 << 20, seed=0, **options) as generation:
+            for _ in islice(generation, steps * self.frames_per_step):
+                pass
 
     def close(self) -> None:
         """Free the model. Waits for a generation of another thread to end."""

@@ -13,7 +13,7 @@ import math
 from .. import native
 from ..ggml import F16, F32, Context, Tensor, custom
 from .layers import attend as attend_by_ggml
-from .native_matmul import available
+from .native_matmul import available, uses_avx2
 
 MAX_COLUMNS = 16384
 
@@ -34,8 +34,7 @@ def _applies(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> bool:
     return (k.type == v.type == F16 and q.type == mask.type == F32 and q.ne[1] == 1
             and head_dim % 8 == columns % 8 == 0 and columns <= MAX_COLUMNS
             and q.nb[0] == mask.nb[0] == 4 and k.nb[0] == v.nb[0] == 2
-            and custom.on_cpu(k) and available() and "avx2" in native.instruction_sets()
-            and native.choose_instruction_set() != "plain")
+            and custom.on_cpu(k) and available() and uses_avx2())
 
 
 @functools.cache

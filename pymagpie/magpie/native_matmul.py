@@ -1,8 +1,8 @@
-"""Products of q8_0 weights by our native kernel, where ggml would run once for every row and column.
+"""Products of q8_0 and f16 weights by our native kernels, where ggml would run once for every row and column.
 
-Like ggml, the kernel rounds the columns to 8 bits in blocks of 32. A sum depends on its row and column alone, however
-many columns there are. Wherever the kernel does not apply (another device or type, no native library) the node is
-ggml's own.
+For q8_0 the kernel rounds the columns to 8 bits in blocks of 32, as ggml does; for f16 it keeps them in float32, which
+ggml rounds to float16. A sum depends on its row and column alone, however many columns there are. Wherever no kernel
+applies (another device or type, no native library) the node is ggml's own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,35 @@ import functools
 
 from .. import native
 from ..errors import CapabilityError
-from ..ggml import F32, Q8_0, Context, Tensor, custom, ops
+from ..ggml import F16, F32, Q8_0, Context, Tensor, custom, ops
 
 MAX_WIDTH = 4096
+"""Of q8_0 weights."""
 
 
 def mul_mat(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
     """``weight [k, rows]`` times f32 ``x [k, n]``: f32 [rows, n], as :func:`pymagpie.ggml.ops.mul_mat` defines it."""
-    if not _applies(weight, x):
+    function = _kernel_for(weight, x)
+    if function is None:
         return ops.mul_mat(ctx, weight, x)
     address, owner = _params()
-    return custom.custom_4d(ctx, F32, (weight.ne[1], x.ne[1]), (weight, x), native.address("pymagpie_matmul"), address,
-                            owner)
+    return custom.custom_4d(ctx, F32, (weight.ne[1], x.ne[1]), (weight, x), native.address(function), address, owner)
 
 
-def _applies(weight: Tensor, x: Tensor) -> bool:
-    return (weight.type == Q8_0 and x.type == F32 and weight.contiguous and x.nb[0] == 4
-            and weight.ne[0] == x.ne[0] <= MAX_WIDTH and weight.ne[2:] == x.ne[2:] == (1, 1)
-            and custom.on_cpu(weight) and available())
+def _kernel_for(weight: Tensor, x: Tensor) -> str | None:
+    width = weight.ne[0]
+    if not (x.type == F32 and weight.contiguous and x.nb[0] == 4 and width == x.ne[0]
+            and weight.ne[2:] == x.ne[2:] == (1, 1) and custom.on_cpu(weight) and available()):
+        return None
+    if weight.type == Q8_0 and width <= MAX_WIDTH:
+        return "pymagpie_matmul"
+    return "pymagpie_matmul_half" if weight.type == F16 and width % 8 == 0 and uses_avx2() else None
+
+
+@functools.cache
+def uses_avx2() -> bool:
+    """Whether the kernels that only AVX2 has may be used."""
+    return "avx2" in native.instruction_sets() and native.choose_instruction_set() != "plain"
 
 
 @functools.cache

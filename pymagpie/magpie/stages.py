@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ..ggml import Backend, ops
+from ..ggml import Backend, Device, ops
 from .config import MagpieConfig
 from .decoder import DecoderState, Trunk
 from .encoder import CrossCache
@@ -26,10 +26,13 @@ from .layers import ROW_MULTIPLES, StageGraph
 from .local_transformer import LocalTransformer, build_sampling, parallel_logits, sampling_results
 from .weights import Weights
 
-COLUMN_BUCKET = 128
-"""Cache columns that a step attends to are rounded up to a multiple of this."""
-
 Tail = int | None | Literal["plain"]
+
+
+def default_column_bucket(device: Device) -> int:
+    """What the cache columns that a step attends to are rounded up to a multiple of: on a GPU, columns cost less than
+    the making of another graph."""
+    return 128 if device.is_cpu or device.in_software else 512
 
 
 @dataclass

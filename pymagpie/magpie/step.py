@@ -20,7 +20,7 @@ from .io import StepIO
 from .layers import StageGraph
 from .local_transformer import ambiguous
 from .sampling import choose
-from .stages import COLUMN_BUCKET, Stage, Stages
+from .stages import Stage, Stages
 from .weights import Weights
 
 SlotTap = Callable[[int, np.ndarray], None]
@@ -60,7 +60,7 @@ class StepEngine:
 
     def __init__(self, weights: Weights, backend: Backend, *, branches: int, columns: int, exact_gelu: bool,
                  alignment_layers: tuple[int, ...], prior_layers: tuple[int, ...],
-                 column_bucket: int = COLUMN_BUCKET) -> None:
+                 column_bucket: int) -> None:
         """*columns* is the capacity of the key-value cache: context rows and steps."""
         self.backend = backend
         self.config: MagpieConfig = weights.config

@@ -118,7 +118,7 @@ def test_every_layer_of_the_sequence_graph(device_model: AcousticModel, arrays: 
     model, frames = device_model, len(arrays["tf/audio_embedded"])
     config = model.config
     engine = StepEngine(model.weights, model.backend, branches=1, columns=64, exact_gelu=model.exact_gelu,
-                        alignment_layers=(0,), prior_layers=config.inference.apply_prior_to_layers)
+                        alignment_layers=(0,), prior_layers=config.inference.apply_prior_to_layers, column_bucket=64)
     try:
         memory = model.encoder.encode(arrays["tf/text_tokens"])
         engine.begin(model.encoder.project(memory), len(memory), 0, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,18 @@ def test_copies_and_graphs_of_a_step_are_constant(path: Path, device: str, softw
                     seen.append((host_copies["set"], host_copies["get"], len(engine.stages.built)))
             differences = {tuple(np.subtract(b, a).tolist()) for a, b in zip(seen[2:], seen[3:], strict=False)}
             assert differences == {(2, 1, 0)}
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}])
+def test_after_the_warm_up_a_request_makes_nothing(path: Path, device: str, options: dict[str, Any]) -> None:
+    with AcousticModel.load(path, device=device, threads=1) as model:
+        model.warm_up(2, **options)
+        (engine,), encoders = model._engines.values(), set(model.encoder._encode)
+        built = set(engine.stages.built)
+        with model.generate(TEXT, seed=1, **options) as generation:
+            list(islice(generation, 3 * model.frames_per_step))
+        assert list(model._engines.values()) == [engine] and set(engine.stages.built) == built
+        assert set(model.encoder._encode) == encoders
 
 
 def test_ambiguous_choices_are_settled_on_the_host(path: Path, tmp_path: Path) -> None:

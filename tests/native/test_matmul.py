@@ -1,4 +1,4 @@
-"""The q8_0 product against float64 numpy on the dequantised weights: every instruction set, any number of threads."""
+"""The products of q8_0 and f16 weights against float64 numpy: every instruction set, any number of threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from operands import LAYOUT, RUNNER, Struct
 
 from pymagpie import native
-from pymagpie.ggml import F32, Q8_0, Backend, Buffer, Context, Graph, find_device
+from pymagpie.ggml import F16, F32, Q8_0, Backend, Buffer, Context, Graph, find_device
 from pymagpie.magpie import native_matmul
 
 if RUNNER:
@@ -35,16 +35,18 @@ def values(blocks):
     return (blocks["scale"].astype(np.float64)[..., None] * blocks["q"]).reshape(len(blocks), -1)
 
 
-def product(isa, blocks, x, threads=1):
-    """The op's result (columns, rows) for x (columns, width); its threads run one after another, the last one first."""
+def product(isa, weights, x, threads=1):
+    """The op's result (columns, rows) for blocks or halves and x (columns, width); its threads run one after another,
+    the last one first."""
     kernels, _ = native.kernels(isa)
     params = native.ffi().new("pymagpie_op_params *", {"kernels": kernels, "layout": LAYOUT})
-    y = np.full((len(x), len(blocks)), np.nan, np.float32)
+    y = np.full((len(x), len(weights)), np.nan, np.float32)
     dst = Struct(y)
-    dst.set_sources([blocks.view(np.uint8).reshape(-1)[:4].view(np.float32), x])
-    dst.sources[0].memory[0] = blocks.ctypes.data
+    dst.set_sources([np.zeros(1, np.float32), x])
+    dst.sources[0].memory[0] = weights.ctypes.data
+    op = "matmul_half" if weights.dtype == np.float16 else "matmul"
     for thread in reversed(range(threads)):
-        native.load().pymagpie_matmul(native.ffi().cast("void *", dst.address), thread, threads, params)
+        getattr(native.load(), f"pymagpie_{op}")(native.ffi().cast("void *", dst.address), thread, threads, params)
     return y
 
 
@@ -88,6 +90,38 @@ def test_matches_float64(isa, seed, rows, width, columns, threads):
     assert np.array_equal(y, alone), "a sum depends on its row and column alone"
 
 
+needs_avx2 = pytest.mark.skipif("avx2" not in native.instruction_sets(), reason="this kernel needs AVX2")
+
+
+@needs_avx2
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4, 5, 7, 33, 130]),
+       st.sampled_from([8, 24, 64, 768, 3072, 30000]), st.sampled_from([1, 2, 3, 4, 5, 6, 8, 22, 37]),
+       st.integers(1, 5))
+def test_half_matches_float64(seed, rows, width, columns, threads):
+    rng = np.random.default_rng(seed)
+    weights = rng.standard_normal((rows, width)).astype(np.float16)
+    x = rng.standard_normal((columns, width + 8)).astype(np.float32)[:, :width]
+    y = product("avx2", weights, x, threads)
+    exact, magnitude = (f(x).astype(np.float64) @ f(weights).astype(np.float64).T for f in (np.positive, np.abs))
+    assert (np.abs(y - exact) <= magnitude * (width / 8 + 8) * 2.0**-24).all()
+    assert np.array_equal(y, product("avx2", weights, x))
+    alone = np.concatenate([product("avx2", weights, column[None]) for column in x])
+    assert np.array_equal(y, alone), "a sum depends on its row and column alone"
+
+
+@needs_avx2
+def test_half_of_every_value():
+    """Every float16 as a weight: NaN and infinity stay what they are."""
+    weights = np.zeros((1 << 16, 8), np.float16)
+    weights[:, 3] = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = np.zeros((1, 8), np.float32)
+    x[0, 3] = -2
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = weights[:, 3].astype(np.float32) * np.float32(-2)
+    np.testing.assert_array_equal(product("avx2", weights, x)[0], expected)
+
+
 @sets
 def test_values_without_a_scale(isa):
     rng = np.random.default_rng(0)
@@ -114,16 +148,20 @@ def test_scales_of_every_size(isa):
     assert np.array_equal(product(isa, blocks, x)[0], scales.astype(np.float32) * np.float32(127))
 
 
+@pytest.mark.parametrize("ggml_type", [Q8_0, pytest.param(F16, marks=needs_avx2)])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("columns", [1, 2, 4, 5, 40])
-def test_in_a_graph(columns, threads):
+def test_in_a_graph(columns, threads, ggml_type):
     rng = np.random.default_rng(columns)
-    blocks, weights = random_weights(rng, 37, 96)
+    stored, weights = random_weights(rng, 37, 96)
+    if ggml_type == F16:
+        stored = weights.astype(np.float16)
+        weights = stored.astype(np.float64)
     x = rng.standard_normal((columns, 96)).astype(np.float32)
     with Backend(find_device("cpu"), threads) as backend, Context(1) as context:
-        tensor = context.new_tensor(Q8_0, (96, 37), "weights")
+        tensor = context.new_tensor(ggml_type, (96, 37), "weights")
         with Buffer(context, backend), Graph(backend, 8, "product") as graph:
-            tensor.set(blocks.view(np.uint8))
+            tensor.set(stored if ggml_type == F16 else stored.view(np.uint8))
             entry = graph.input(F32, (96, columns), "x")
             node = native_matmul.mul_mat(graph.context, tensor, entry)
             assert graph.context.keep, "not a node of ours"
@@ -132,5 +170,4 @@ def test_in_a_graph(columns, threads):
             entry.set(x)
             graph.compute()
             y = result.get()
-    # ggml rounds the scales of x to float16 as well.
-    assert (np.abs(y - x.astype(np.float64) @ weights.T) <= 1.5 * rounding(weights, x)).all()
+    assert (np.abs(y - x.astype(np.float64) @ weights.T) <= rounding(weights, x)).all()

@@ -16,6 +16,8 @@ from benchlib import command, gate
 from benchlib.cases import CASES
 from benchlib.models import write_synthetic
 
+from pymagpie.ggml import GGUFFile, type_name
+
 FAKE = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('fake_speaker.py')))}"
 UUIDS = ["GPU-11112222-aaaa-bbbb-cccc-000000000001", "GPU-1111ffff-aaaa-bbbb-cccc-000000000002"]
 
@@ -199,6 +201,26 @@ def test_extra_may_not_override(
 def test_extra_passes_the_rest() -> None:
     words = ["--voice", "Aria", "--cfg-scale=1.5", "--chunk-frames", "8", "--temperature", "0.7"]
     assert command.check_extra(shlex.join(words)) == words
+
+
+@pytest.mark.parametrize("given", ["program", "argument", "environment"])
+def test_outtype_is_for_synthetic_models(
+    given: str, bench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if given == "environment":
+        monkeypatch.setenv("PYMAGPIE_CODEC", "codec.gguf")
+    more = ["--model", "m.gguf"] if given == "argument" else []
+    program = FAKE if given == "program" else bench_magpietts.DEFAULT_COMMAND
+    with pytest.raises(SystemExit) as stop:
+        bench("--outtype", "q8_0", *more, program=program)
+    assert stop.value.code == 2 and "--outtype chooses among synthetic models" in capsys.readouterr().err
+
+
+def test_outtype_of_the_synthetic_model(tmp_path: Path) -> None:
+    models = write_synthetic(tmp_path, size="tiny", base_channels=96, outtype="q8_0")
+    assert "(tiny q8_0, codec of 96 channels)" in models.description
+    with GGUFFile.open(str(models.model)) as file:
+        assert "q8_0" in {type_name(tensor.type) for tensor in file.tensors.values()}
 
 
 # --- the same audio in each run

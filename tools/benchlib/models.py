@@ -22,6 +22,11 @@ class Models:
 OUTTYPES = ("f16", "q8_0")
 
 
+def models_given(model: str | None, codec: str | None) -> bool:
+    """Whether arguments or the environment name a model."""
+    return any((model, codec, os.environ.get("PYMAGPIE_MODEL"), os.environ.get("PYMAGPIE_CODEC")))
+
+
 def choose_models(
     model: str | None,
     codec: str | None,
@@ -32,13 +37,11 @@ def choose_models(
     say: Callable[[str], None],
 ) -> Models:
     """The models given as arguments or in the environment, else synthetic ones of `outtype` (default f16) written to
-    `folder`; with `own`, the timed program's own. Raises ValueError for an `outtype` that would have no effect."""
+    `folder`; with `own`, the timed program's own."""
     model = model or os.environ.get("PYMAGPIE_MODEL")
     codec = codec or os.environ.get("PYMAGPIE_CODEC")
     assets = assets or os.environ.get("PYMAGPIE_ASSETS")
-    if model or codec or own:
-        if outtype:
-            raise ValueError("--outtype chooses among synthetic models, but models or a program were given")
+    if own or models_given(model, codec):
         names = [Path(path).name for path in (model, codec) if path]
         description = ", ".join(names) or "those of the timed program"
         return Models(_absolute(model), _absolute(codec), _absolute(assets), description)
