@@ -66,6 +66,16 @@ def device_options(args: argparse.Namespace) -> dict[str, Any]:
     return {"device": device, "threads": threads}
 
 
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """``--seed``, ``--greedy`` or ``--temperature``, ``--top-k`` and ``--cfg-scale``."""
+    parser.add_argument("--seed", type=seed_int, metavar="N", help="repeats a run; default: one is drawn and reported")
+    heat = parser.add_mutually_exclusive_group()
+    heat.add_argument("--greedy", action="store_true", help="always take the likeliest code, as --temperature 0 does")
+    heat.add_argument("--temperature", type=float, metavar="X", help="default: the model's; 0 is greedy")
+    parser.add_argument("--top-k", type=positive_int, metavar="K", help="codes that are kept; default: the model's")
+    parser.add_argument("--cfg-scale", type=float, metavar="S", help="guidance, 1 is none; default: the model's")
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """``--json``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object (errors too, on standard error)")

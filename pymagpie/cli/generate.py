@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from pymagpie.cli.common import (
     add_device_options,
     add_json_option,
+    add_sampling_options,
     device_options,
     positive_int,
     print_json,
     say,
-    seed_int,
 )
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", default="-", metavar="C.txt", help="codes, one frame a line (default '-': standard output)"
     )
     parser.add_argument("--voice", metavar="V", help="a name or index (default 0; see 'pymagpie voices')")
-    parser.add_argument("--seed", type=seed_int, metavar="N", help="seed of the sampler (default: drawn and reported)")
-    parser.add_argument("--greedy", action="store_true", help="take the most likely code, as --temperature 0 does")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: the model's)")
-    parser.add_argument("--top-k", type=int, metavar="K", help="codes that the sampler keeps (default: the model's)")
-    parser.add_argument("--cfg-scale", type=float, metavar="S", help="guidance, 1 is none (default: the model's)")
+    add_sampling_options(parser)
     parser.add_argument("--max-steps", type=positive_int, metavar="N", help="decoder step limit (default: the model's)")
     parser.add_argument("--no-kv-cache", action="store_true", help="reference mode: recompute the prefix at each step")
     parser.add_argument("--rules", choices=("streaming", "nemo"), default="streaming", help="attention prior rules")
@@ -52,8 +48,6 @@ def run(args: argparse.Namespace) -> int:
     from pymagpie.hub import resolve_magpie
     from pymagpie.magpie import AcousticModel
 
-    if args.greedy and args.temperature:
-        raise ValueError("--greedy means --temperature 0; give one of them")
     if args.output != "-":
         check_output(args.output, raw=True)
     tokens = _read_tokens(args)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pymagpie.cli.common import (
     add_device_options,
     add_json_option,
+    add_sampling_options,
     device_options,
     positive_int,
     print_json,
     say,
-    seed_int,
 )
 
 if TYPE_CHECKING:
@@ -64,15 +64,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M.gguf", help="acoustic model (PYMAGPIE_MODEL; default: the published one)")
     parser.add_argument("--codec", metavar="C.gguf", help="codec (PYMAGPIE_CODEC; default: the published one)")
     parser.add_argument("--assets", metavar="DIR", help="tokeniser dictionaries (PYMAGPIE_ASSETS; default: M.assets)")
-
-
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=seed_int, metavar="N", help="repeats a run; default: one is drawn and reported")
-    heat = parser.add_mutually_exclusive_group()
-    heat.add_argument("--greedy", action="store_true", help="always take the likeliest code")
-    heat.add_argument("--temperature", type=float, metavar="X", help="default: the model's; 0 is greedy")
-    parser.add_argument("--top-k", type=positive_int, metavar="K", help="default: the model's")
-    parser.add_argument("--cfg-scale", type=float, metavar="S", help="guidance; default: the model's")
 
 
 def run(args: argparse.Namespace) -> int:

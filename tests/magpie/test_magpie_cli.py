@@ -68,7 +68,7 @@ def test_missing_text_eos_is_a_warning(arguments: list[str], capsys: pytest.Capt
     (["--tokens", ""], 2, "contains no tokens"), (["--tokens", "1 x"], 2, "'x' is not a token id"),
     (["--tokens", "1 9999"], 2, "9999 at index 1 is outside 0..584"), (["--tokens", "-1"], 2, "outside 0..584"),
     (["--tokens-file", "nowhere.txt"], 2, "nowhere.txt"), (["--tokens", "1", "--voice", "Bob"], 2, "Aria, Jason"),
-    (["--tokens", "1", "--top-k", "0"], 2, "top_k"), (["--tokens", "1", "--temperature", "-1"], 2, "temperature"),
+    (["--tokens", "1", "--top-k", "0"], 2, "--top-k"), (["--tokens", "1", "--temperature", "-1"], 2, "temperature"),
     (["--tokens", "1", "--cfg-scale", "nan"], 2, "cfg_scale"), (["--tokens", "1", "--seed", "-1"], 2, "seed"),
     (["--tokens", "1", "--greedy", "--temperature", "1"], 2, "--greedy"), ([], 2, "--tokens")])
 def test_wrong_argument(arguments: list[str], options: list[str], code: int, message: str,
